@@ -1,0 +1,27 @@
+// Scalar floating point (PTX ISA "Floating Point Instructions" and "cvt"), sm_80 and later.
+#pragma once
+
+namespace sparsekit::ptx {
+
+/// ex2.approx.ftz.f32 (PTX ISA "ex2"): 2^x, at most 2 ulp off; 0 for -inf, subnormal results flushed to 0.
+__device__ __forceinline__ float ex2_approx_ftz_f32(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// max.NaN.f32 (PTX ISA "max"): NaN when either operand is NaN.
+__device__ __forceinline__ float max_NaN_f32(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+/// cvt.rn.bf16x2.f32 (PTX ISA "cvt"): two floats rounded to nearest even, `low` in bits 0-15.
+__device__ __forceinline__ unsigned cvt_rn_bf16x2_f32(float high, float low) {
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
+}  // namespace sparsekit::ptx

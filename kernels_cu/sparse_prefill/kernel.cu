@@ -1,0 +1,546 @@
+// Sparse MLA prefill, portable: mma.sync, ldmatrix and cp.async only (sm_80 and later).
+//
+// For one token and one head, over the listed rows k, those with 0 <= idx_k < s_kv and k < topk_length:
+//   x_k = sm_scale <q, kv[idx_k]>        max_logits = max x_k        lse = ln sum_k exp x_k
+//   out = sum_k exp(x_k - lse') v_k      v_k = kv[idx_k][0:512]      lse' = ln(exp lse + exp sink)
+// No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is summed from unrounded
+// fp32 weights, the weights that meet V are rounded to bf16.
+//
+// One block: one token, kHeads heads, tiles of kBlockK rows in ascending order.
+//   score warps (4)  S = Q K^T, online softmax, P.   Each takes half of the heads and every other 16-wide step of d.
+//   value warps (8)  gather the rows; O += P V.      Each takes all heads and 64 of the 512 columns of V.
+// V is the first 512 columns of the K tile: a row is gathered once.
+
+#include "sparsekit/launch_facts.cuh"
+#include "sparsekit/ptx/barrier.cuh"
+#include "sparsekit/ptx/cp_async.cuh"
+#include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/ptx/warp_collective.cuh"
+#include "sparsekit/ptx/warp_matrix.cuh"
+
+namespace sparsekit::sparse_prefill {
+
+using namespace sparsekit::ptx;
+
+// ---------------------------------------------------------------- constants
+
+struct bf16 {
+  unsigned short bits;
+};
+
+// Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
+enum : int {
+  kDQk = SK_D_QK,                    // columns of q and kv
+  kDeriveLength = SK_SKIP,          // without topk_length, find the last valid index first
+  kHeads = SK_HEADS_PER_BLOCK,       // heads of one block
+  kBlockK = SK_BLOCK_K,              // rows of one tile
+  kStages = SK_STAGES,               // tiles in the ring
+  kQRegSteps = SK_Q_REGISTER_STEPS,  // d steps whose Q fragments a score warp keeps in registers
+
+  kDV = 512,
+  kWarp = 32,
+  kScoreWarps = 4,
+  kValueWarps = 8,
+  kScoreThreads = kScoreWarps * kWarp,
+  kValueThreads = kValueWarps * kWarp,
+  kThreads = kScoreThreads + kValueThreads,
+
+  kMmaK = 16,            // contraction length of one mma
+  kChunk = 8,            // bf16 in 16 bytes
+  kLine = 64,            // bf16 in 128 bytes, all the banks once
+  kChunkBytes = 16,
+  kLineBytes = 128,
+  kRowBytes = kDQk * sizeof(bf16),
+  kTileBytes = kBlockK * kRowBytes,
+  kLines = kDQk / kLine,  // lines of a row
+
+  kDSteps = kDQk / kMmaK / 2,  // 16-wide steps of d of one score warp
+  kQSharedSteps = kDSteps - kQRegSteps,
+  kQSharedChunks = kQSharedSteps * 2 * kMmaK / kChunk,  // of one head
+  kHeadTiles = kHeads / 32,                             // 16-head mma tiles of a score warp
+  kOwnRows = kHeadTiles,                                // heads whose softmax a score thread keeps
+  kTokenTiles = kBlockK / 8,                            // 8-token mma tiles of a score warp
+  kPartialVecs = kOwnRows * kTokenTiles / 2,            // float4 a thread hands to its partner warp
+  kValueHeadTiles = kHeads / 16,                        // 16-head mma tiles of a value warp
+  kValueColTiles = kLine / 8,                           // 8-column mma tiles of a value warp
+  kHeadGroups = kHeads / 8,
+  kPBuffers = kStages > 3 ? 3 : 2,  // see where kKvFull is signalled
+  kPBufferBytes = kHeads * kBlockK * sizeof(bf16),
+
+  kGatherThreads = kBlockK * kLine / kChunk,        // one 128-byte line of every row of the tile
+  kGatherSplit = kValueThreads / kGatherThreads,    // lines gathered at once
+  kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,
+  kScanLoads = 8,                                   // indices a lane holds in one round of the scan
+  kScanWidth = kScanLoads * kWarp,
+};
+
+static_assert(kDQk == 512 || kDQk == 576, "a row is 512 columns, with or without 64 more that only Q K^T sees");
+static_assert(kHeads == 32 || kHeads == 64, "a score warp takes half of the heads, in 16-head tiles");
+static_assert(kBlockK == 16 || kBlockK == 32, "a tile is at most one ballot of indices");
+static_assert(kStages >= 3, "one tile in P V, one in Q K^T, one in flight");
+static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps, "the shared part of Q starts on a 128-byte line");
+static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 128-byte line");
+
+// ---------------------------------------------------------------- shared memory
+
+// Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one chunk column, which
+// is what ldmatrix reads at once, meet all banks. Rows of P are shorter than a line: c ^ (line of the row).
+struct SharedMemory {
+  alignas(kLineBytes) bf16 kv[kStages][kBlockK][kDQk];
+  alignas(kLineBytes) bf16 q[kHeads][kQSharedChunks > 0 ? kQSharedChunks * kChunk : kChunk];
+  alignas(kLineBytes) unsigned p[kPBuffers][kHeads][kBlockK / 2];  // two bf16 each
+  alignas(kChunkBytes) float4 partial[kScoreWarps][kPartialVecs][kWarp];
+  alignas(kChunkBytes) float alpha[kPBuffers][8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
+  alignas(kChunkBytes) float o_scale[8][kHeadGroups];           // the sink; with the last P, the factor of O in out
+};
+
+// ---------------------------------------------------------------- barriers
+
+enum Barrier : unsigned {  // 0 is __syncthreads
+  kKvFull = 1,             // + tiles left % 2, kThreads: value warps arrive once the tile has landed, score warps wait
+  kPReady = 3,             // + tiles left % 2, kThreads: score warps arrive once P and alpha stand, value warps wait
+  kPartialReady = 5,       // + half of the heads, 2 warps: both have stored their partial S
+};
+
+// ---------------------------------------------------------------- launch facts
+
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_fwd, sizeof(SharedMemory));
+
+// ---------------------------------------------------------------- pieces of the kernel
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+/// The index in `column`; -1, which is never valid, outside [0, columns).
+__device__ __forceinline__ int load_index(const int* row, int column, int columns) {
+  return column >= 0 && column < columns ? __ldg(row + column) : -1;
+}
+
+__device__ __forceinline__ bool is_valid(int index, int s_kv) {
+  return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
+}
+
+__device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first, int topk) {
+#pragma unroll
+  for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
+}
+
+/// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only rows padded further
+/// load again.
+__device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], const int* row, int topk, int s_kv) {
+#pragma unroll 1
+  for (int first = topk - kScanWidth;; first -= kScanWidth) {
+    int end = 0;
+#pragma unroll
+    for (int j = 0; j < kScanLoads; ++j) {
+      if (is_valid(round[j], s_kv)) end = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp) + 1;
+    }
+    end = redux_sync_max_s32(end);
+    if (end > 0 || first <= 0) return end;
+    load_scan_round(round, row, first - kScanWidth, topk);
+  }
+}
+
+/// The group of 8 heads, within its half, that stands in 8-row slot `slot` of a score warp's tiles. A warp sends the
+/// upper kOwnRows slots to its partner and owns the lower ones, so the partners order the groups differently.
+__device__ __forceinline__ int head_group(int half, int d_parity, int slot) {
+  return half * 2 * kOwnRows + (slot + d_parity * kOwnRows) % (2 * kOwnRows);
+}
+
+/// S of this warp's d steps: 2 kOwnRows slots of 8 heads x kBlockK tokens.
+__device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4],
+                                          const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
+                                          const unsigned (&q_shared)[kHeadTiles], unsigned k_shared) {
+#pragma unroll
+  for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+  }
+#pragma unroll
+  for (int step = 0; step < kDSteps; ++step) {
+    unsigned a[kHeadTiles][4];
+#pragma unroll
+    for (int m = 0; m < kHeadTiles; ++m) {
+      if (step < kQRegSteps) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[m][e] = q[step][m][e];
+      } else {
+        const int shared_step = step - kQRegSteps;
+        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+            a[m], (q_shared[m] ^ (shared_step % 2 * kLineBytes / 2)) + shared_step / 2 * kLineBytes);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; n += 2) {
+      unsigned b[4];
+      ldmatrix_sync_aligned_m8n8_x4_shared_b16(b, (k_shared ^ (step % 2 * kLineBytes / 2)) + step / 2 * kLineBytes +
+                                                      n * 8 * kRowBytes);
+#pragma unroll
+      for (int m = 0; m < kHeadTiles; ++m) {
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[m], b[0], b[1]);
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// O += P V over one 16-row step of the tile.
+__device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColTiles][4], unsigned p_shared,
+                                          unsigned v_shared) {
+  unsigned a[kValueHeadTiles][4];
+#pragma unroll
+  for (int m = 0; m < kValueHeadTiles; ++m) {
+    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a[m], p_shared + m * 16 * kBlockK * static_cast<int>(sizeof(bf16)));
+  }
+#pragma unroll
+  for (int n = 0; n < kValueColTiles; n += 2) {
+    unsigned b[4];
+    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(b, v_shared ^ (n * kChunkBytes));
+#pragma unroll
+    for (int m = 0; m < kValueHeadTiles; ++m) {
+      mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(o[m][n], a[m], b[0], b[1]);
+      mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(o[m][n + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
+/// O *= alpha where a head's maximum moved. Skipping factors of exactly 1 changes no bit.
+__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                        const float (&alpha)[kHeadGroups]) {
+#pragma unroll
+  for (int m = 0; m < kValueHeadTiles; ++m) {
+    if (!__any_sync(0xffffffff, alpha[2 * m] != 1.0f || alpha[2 * m + 1] != 1.0f)) continue;
+#pragma unroll
+    for (int n = 0; n < kValueColTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[m][n][e] *= alpha[2 * m + e / 2];
+    }
+  }
+}
+
+/// e^x; 0 for -inf.
+__device__ __forceinline__ float natural_exp(float x) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return ex2_approx_ftz_f32(x * kLog2E);
+}
+
+/// Weight of O in out, for max m and sum l of a head with at least one listed row. IEEE arithmetic carries the
+/// non-finite cases: NaN sink or score gives NaN, sink +inf 0, sink -inf nothing.
+__device__ __forceinline__ float output_scale(float m, float l, float sink) {
+  const float top = max_NaN_f32(m, sink);
+  const float weight = natural_exp(m - top);
+  const float sink_weight = sink == infinity()    ? 1.0f
+                            : sink == -infinity() ? 0.0f
+                                                  : natural_exp(sink - top);
+  return weight / (l * weight + sink_weight);
+}
+
+// ---------------------------------------------------------------- kernel
+
+// Grid: x = s_q * ceil(h_q / kHeads), the head blocks of one token adjacent, so that they meet in L2.
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    sparse_prefill_fwd(const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
+                       const float* __restrict__ attn_sink,   // null: no sink
+                       const int* __restrict__ topk_length,   // null: every column counts
+                       bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
+                       long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
+                       long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
+  extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
+  SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
+
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / kWarp, 0);  // known to the compiler as uniform
+  const int lane = threadIdx.x % kWarp;
+  const int head_blocks = (h_q + kHeads - 1) / kHeads;
+  const int token = blockIdx.x / head_blocks;
+  const int first_head = blockIdx.x % head_blocks * kHeads;
+  const int* row = indices + token * indices_row_stride_elems;
+
+  // The end of the row flies while the role's own prologue runs.
+  const bool derive = kDeriveLength && topk_length == nullptr;
+  int round[kScanLoads];
+  if (derive) load_scan_round(round, row, topk - kScanWidth, topk);
+
+  if (warp < kScoreWarps) {
+    // -------------------------------------------------------------- score warps
+    const int half = warp / 2, d_parity = warp % 2;
+    const int g = lane / 4, t = lane % 4;  // mma fragments: 8-row group and column pair
+
+    // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
+    const bf16* q_block = q + token * q_token_stride_elems + first_head * q_head_stride_elems;
+    const int heads = min(h_q - first_head, kHeads);
+#pragma unroll
+    for (int c = threadIdx.x; c < kHeads * kQSharedChunks; c += kScoreThreads) {
+      constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
+      const int head = c / kChunks, chunk = c % kChunks;
+      const bf16* src = q_block + (head < heads ? head : 0) * q_head_stride_elems;
+      cp_async_cg_shared_global_16(shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
+                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < heads ? kChunkBytes : 0);
+    }
+    unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4];
+#pragma unroll
+    for (int slot = 0; slot < 2 * kHeadTiles; ++slot) {
+      const int head = head_group(half, d_parity, slot) * 8 + g;
+      const bf16* src = q_block + head * q_head_stride_elems + d_parity * kMmaK + 2 * t;
+#pragma unroll
+      for (int step = 0; step < kQRegSteps; ++step) {
+#pragma unroll
+        for (int k_half = 0; k_half < 2; ++k_half) {
+          const unsigned* pair = reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
+          q_fragment[step][slot / 2][slot % 2 + 2 * k_half] = head < heads ? __ldg(pair) : 0;
+        }
+      }
+    }
+    if (threadIdx.x < kHeads) {
+      const bool has_sink = attn_sink != nullptr && threadIdx.x < heads;
+      smem.o_scale[threadIdx.x % 8][threadIdx.x / 8] =
+          has_sink ? __ldg(attn_sink + first_head + threadIdx.x) : -infinity();
+    }
+
+    const int length = derive                   ? last_valid_column_end(round, row, topk, s_kv)
+                       : topk_length != nullptr ? min(max(__ldg(topk_length + token), 0), topk)
+                                                : topk;
+    int tiles_left = (length + kBlockK - 1) / kBlockK;
+    int columns_left = lane < kBlockK ? length - lane : 0;  // from the column of `index` on
+    int index = columns_left > 0 ? __ldg(row + lane) : -1;
+    const int* index_at = row + kBlockK + lane;
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+
+    // Where this lane's rows of the ldmatrix operands stand.
+    const int matrix = lane / 8, matrix_row = lane % 8;
+    const unsigned k_shared = shared_address(&smem.kv[0][matrix / 2 * 8 + matrix_row][0]) +
+                              ((2 * d_parity + matrix % 2) ^ matrix_row) * kChunkBytes;
+    unsigned q_shared[kHeadTiles];
+#pragma unroll
+    for (int m = 0; m < kHeadTiles; ++m) {
+      const int head = head_group(half, d_parity, 2 * m + matrix % 2) * 8 + matrix_row;
+      q_shared[m] = shared_address(&smem.q[head][0]) + ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
+    }
+
+    float row_max[kOwnRows], row_sum[kOwnRows];
+#pragma unroll
+    for (int r = 0; r < kOwnRows; ++r) row_max[r] = -infinity(), row_sum[r] = 0.0f;
+    bool any_listed = false;
+    int stage_bytes = 0, p_buffer = 0;
+
+#pragma unroll 1
+    for (; tiles_left > 0; --tiles_left) {
+      bar_sync(kKvFull + tiles_left % 2, kThreads);
+      const unsigned listed = __ballot_sync(0xffffffff, is_valid(index, s_kv));
+      any_listed |= listed != 0;
+      columns_left -= kBlockK;
+      index = columns_left > 0 ? __ldg(index_at) : -1;
+      index_at += kBlockK;
+
+      float s[kHeadTiles][kTokenTiles][4];
+      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes);
+
+      // Partners swap: each adds the other's half of d to the heads that it owns.
+      float x[kOwnRows][kTokenTiles][2];
+      float sent[kPartialVecs * 4];
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int mine = r, theirs = r + kOwnRows;
+            x[r][n][e] = s[mine / 2][n][mine % 2 * 2 + e];
+            sent[(r * kTokenTiles + n) * 2 + e] = s[theirs / 2][n][theirs % 2 * 2 + e];
+          }
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < kPartialVecs; ++v) {
+        smem.partial[warp][v][lane] = make_float4(sent[4 * v], sent[4 * v + 1], sent[4 * v + 2], sent[4 * v + 3]);
+      }
+      bar_sync(kPartialReady + half, 2 * kWarp);
+      const unsigned listed_here = listed >> (2 * t);
+#pragma unroll
+      for (int v = 0; v < kPartialVecs; ++v) {
+        const float4 other = smem.partial[warp ^ 1][v][lane];
+        const float others[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int r = (4 * v + e) / (2 * kTokenTiles), n = (4 * v + e) / 2 % kTokenTiles;
+          const float scaled = (x[r][n][e % 2] + others[e]) * sm_scale;
+          x[r][n][e % 2] = listed_here >> (n * 8 + e % 2) & 1 ? scaled : -infinity();
+        }
+      }
+
+      // Online softmax. While nothing but -inf was seen the maximum that is subtracted is 0, so no inf - inf arises.
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) {
+        const int group = head_group(half, d_parity, r);
+        float top = row_max[r];
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n) top = max_NaN_f32(top, max_NaN_f32(x[r][n][0], x[r][n][1]));
+        top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
+        top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
+        const float subtracted = top == -infinity() ? 0.0f : top;
+        const float alpha = natural_exp(row_max[r] - subtracted);
+        row_max[r] = top;
+        float tile_sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n) {
+          const float p0 = natural_exp(x[r][n][0] - subtracted);
+          const float p1 = natural_exp(x[r][n][1] - subtracted);
+          tile_sum += p0 + p1;
+          constexpr int kRowsPerLine = kLine / kBlockK;
+          smem.p[p_buffer][group * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
+        }
+        row_sum[r] = row_sum[r] * alpha + tile_sum;
+        if (t == 0) smem.alpha[p_buffer][g][group] = alpha;
+        if (tiles_left == 1) {
+          row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 1);
+          row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 2);
+          if (t == 0) {
+            float& o_scale = smem.o_scale[g][group];
+            o_scale = any_listed ? output_scale(top, row_sum[r], o_scale) : 0.0f;
+          }
+        }
+      }
+      bar_arrive(kPReady + tiles_left % 2, kThreads);
+      stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
+      p_buffer = p_buffer + 1 == kPBuffers ? 0 : p_buffer + 1;
+    }
+
+#pragma unroll
+    for (int r = 0; r < kOwnRows; ++r) {
+      const int head = head_group(half, d_parity, r) * 8 + g;
+      if (t != 0 || head >= heads) continue;
+      const long long at = static_cast<long long>(token) * h_q + first_head + head;
+      const float log_sum = row_max[r] == infinity() ? infinity() : row_max[r] + logf(row_sum[r]);
+      max_logits[at] = row_max[r];
+      lse[at] = any_listed ? log_sum : infinity();
+    }
+  } else {
+    // -------------------------------------------------------------- value warps
+    const int thread = threadIdx.x - kScoreThreads, value_warp = warp - kScoreWarps;
+
+    // Eight lanes gather a 128-byte line of one row; the thread keeps to its row of every tile.
+    const int tile_row = thread / 8 % kBlockK, first_line = kGatherSplit > 1 ? thread / kGatherThreads : 0;
+    const bf16* kv_lane = kv + first_line * kLine + thread % 8 * kChunk;
+    const unsigned gather_shared =
+        shared_address(&smem.kv[0][tile_row][first_line * kLine + (thread % 8 ^ tile_row % 8) * kChunk]);
+    const auto gather = [&](int stage_bytes, int index) {
+      const bool valid = is_valid(index, s_kv);
+      const bf16* src = kv_lane + (valid ? index : 0) * kv_row_stride_elems;
+#pragma unroll
+      for (int j = 0; j < kGatherLoads; ++j) {
+        if (j * kGatherSplit + first_line < kLines) {
+          cp_async_cg_shared_global_16(gather_shared + stage_bytes + j * kGatherSplit * kLineBytes,
+                                       src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
+        }
+      }
+    };
+
+    // Fill the ring but for one stage.
+    int first_index[kStages];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) first_index[i] = load_index(row, i * kBlockK + tile_row, topk);
+    const int length = derive                   ? last_valid_column_end(round, row, topk, s_kv)
+                       : topk_length != nullptr ? min(max(__ldg(topk_length + token), 0), topk)
+                                                : topk;
+    int tiles_left = (length + kBlockK - 1) / kBlockK;
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      if (i < tiles_left) gather(i * kTileBytes, i * kBlockK + tile_row < length ? first_index[i] : -1);
+      cp_async_commit_group();
+    }
+    int columns_left = length - (kStages - 1) * kBlockK - tile_row;  // from the column of `index` on
+    int index = columns_left > 0 ? first_index[kStages - 1] : -1;
+    const int* index_at = row + kStages * kBlockK + tile_row;
+    cp_async_wait_group<kStages - 2>();
+    if (tiles_left > 0) bar_arrive(kKvFull + tiles_left % 2, kThreads);
+    cp_async_wait_group<kStages - 3>();
+    if (tiles_left > 1) bar_arrive(kKvFull + (tiles_left + 1) % 2, kThreads);
+
+    const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
+                              (lane / 16 ^ lane % 8) * kChunkBytes;
+    constexpr int kRowsPerLine = kLine / kBlockK, kPChunks = kBlockK / kChunk;
+    const unsigned p_shared =
+        shared_address(&smem.p[0][lane % 16][0]) + (lane / 16 ^ lane % 16 / kRowsPerLine % kPChunks) * kChunkBytes;
+
+    float o[kValueHeadTiles][kValueColTiles][4];
+#pragma unroll
+    for (int m = 0; m < kValueHeadTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kValueColTiles; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+    }
+    const bool any_tile = tiles_left > 0;
+    int stage_bytes = 0, p_buffer = 0;
+
+#pragma unroll 1
+    for (; tiles_left > 0; --tiles_left) {
+      bar_sync(kPReady + tiles_left % 2, kThreads);
+
+      // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
+      if (tiles_left >= kStages) gather((stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes, index);
+      cp_async_commit_group();
+      columns_left -= kBlockK;
+      index = columns_left > 0 ? __ldg(index_at) : -1;
+      index_at += kBlockK;
+
+      float alpha[kHeadGroups];
+#pragma unroll
+      for (int v = 0; v < kHeadGroups; v += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(&smem.alpha[p_buffer][lane / 4][v]);
+        alpha[v] = four.x, alpha[v + 1] = four.y, alpha[v + 2] = four.z, alpha[v + 3] = four.w;
+      }
+      rescale(o, alpha);
+
+#pragma unroll
+      for (int k = 0; k < kBlockK; k += kMmaK) {
+        // The tile after the next has landed for this thread: with four stages it had the time, with three not yet.
+        if (kStages > 3 && k + kMmaK == kBlockK) {
+          cp_async_wait_group<kStages - 3>();
+          if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
+        }
+        value_mma(o, p_shared + p_buffer * kPBufferBytes ^ k / kChunk * kChunkBytes,
+                  v_shared + stage_bytes + k * kRowBytes);
+      }
+      if (kStages == 3) {
+        cp_async_wait_group<0>();
+        if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
+      }
+      stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
+      p_buffer = p_buffer + 1 == kPBuffers ? 0 : p_buffer + 1;
+    }
+
+    // out, kBlockK heads at a time through a stage that no warp reads any more: this warp's columns of its rows.
+    bf16* out_block = out + (static_cast<long long>(token) * h_q + first_head) * kDV + value_warp * kLine;
+    auto* staged = &smem.kv[stage_bytes / kTileBytes];
+#pragma unroll
+    for (int m = 0; m < kValueHeadTiles; ++m) {
+      const int staged_row = m * 16 % kBlockK + lane / 4;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float scale = any_tile ? smem.o_scale[lane / 4][2 * m + r] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < kValueColTiles; ++n) {
+          // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
+          bf16* pair = &(*staged)[staged_row + r * 8][value_warp * kLine + (n ^ lane / 4) * kChunk + lane % 4 * 2];
+          *reinterpret_cast<unsigned*>(pair) = cvt_rn_bf16x2_f32(__fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f),
+                                                                 __fmaf_rn(o[m][n][2 * r], scale, 0.0f));
+        }
+      }
+      if ((m + 1) * 16 % kBlockK != 0) continue;
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kBlockK; i += 4) {
+        const int copied_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + copied_row;
+        const bf16* chunk = &(*staged)[copied_row][value_warp * kLine + (lane % 8 ^ copied_row % 8) * kChunk];
+        if (first_head + head >= h_q) continue;
+        *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) =
+            *reinterpret_cast<const uint4*>(chunk);
+      }
+      __syncwarp();
+    }
+  }
+}
+
+}  // namespace sparsekit::sparse_prefill

@@ -1,0 +1,218 @@
+"""Attention of one latent KV head over listed rows of two pools, with a sink: prefill, split decode and its merge.
+
+out[b, m, h] = sum_k exp(x_k) v_k / (sum_k exp(x_k) + exp(sink_h)),  x_k = softmax_scale <q[b, m, h], v_k>,
+where v_k is row topk_idxs[b, m, k] of the window pool (k < n_window) or of the compressed pool (k >= n_window).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _max_or_nan(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _live_end(
+    idxs_row_ptr,
+    first_col,
+    end_col,
+    topk,
+    n_window,
+    window_rows,
+    cmp_rows,
+    BLOCK_SCAN: tl.constexpr,
+):
+    """One past the last column in [first_col, end_col) that lists a row; first_col when none does."""
+    live_end = tl.zeros((BLOCK_SCAN,), tl.int32) + first_col
+    for block_first in range(first_col, end_col, BLOCK_SCAN):
+        cols = block_first + tl.arange(0, BLOCK_SCAN)
+        in_list = cols < topk
+        idx = tl.load(idxs_row_ptr + cols, mask=in_list, other=-1)
+        pool_rows = tl.where(cols < n_window, window_rows, cmp_rows)
+        valid = (idx >= 0) & (idx < pool_rows) & (cols < end_col)
+        live_end = tl.where(valid, cols + 1, live_end)
+    return tl.max(live_end, axis=0)
+
+
+@triton.jit
+def _attend(
+    q,
+    window_pool_ptr,
+    cmp_pool_ptr,
+    idxs_row_ptr,
+    softmax_scale,
+    topk,
+    n_window,
+    window_rows,
+    cmp_rows,
+    window_pool_row_stride,
+    cmp_pool_row_stride,
+    first_tile,
+    end_tile,
+    live,
+    D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    HINT16: tl.constexpr,
+    HAS_COUNTS: tl.constexpr,
+):
+    """Online softmax over tiles [first_tile, end_tile): running max, sum of weights and weighted rows, unnormalised.
+
+    q: [BLOCK_H, D] fp32. Without a valid column: -inf, 0, 0. Columns from `live` on are dead (HAS_COUNTS only).
+    """
+    dims = tl.arange(0, D)
+    running_max = tl.full((BLOCK_H,), float("-inf"), tl.float32)
+    running_sum = tl.zeros((BLOCK_H,), tl.float32)
+    acc = tl.zeros((BLOCK_H, D), tl.float32)
+    for tile in range(first_tile, end_tile):
+        cols = tile * BLOCK_K + tl.arange(0, BLOCK_K)
+        # Bounded by topk, not by `live`: a promised multiple keeps the index loads as wide as they can be.
+        in_list = cols < topk
+        idx = tl.load(idxs_row_ptr + cols, mask=in_list, other=-1)
+        is_window = cols < n_window
+        valid = (idx >= 0) & (idx < tl.where(is_window, window_rows, cmp_rows))
+        if HAS_COUNTS:
+            valid = valid & (cols < live)
+
+        # One load site for both pools: with two, both tiles are staged in shared memory.
+        pool_ptr = tl.where(is_window, window_pool_ptr, cmp_pool_ptr)
+        row_stride = tl.where(is_window, window_pool_row_stride, cmp_pool_row_stride)
+        row_ptr = pool_ptr + idx.to(tl.int64) * row_stride
+        if HINT16:
+            row_ptr = tl.multiple_of(row_ptr, 16)
+        kv = tl.load(row_ptr[:, None] + dims[None, :], mask=valid[:, None], other=0.0).to(tl.float32)
+
+        x = tl.dot(q, tl.trans(kv)) * softmax_scale
+        # Masked after scaling, so that the sign of the scale does not matter.
+        score = tl.where(valid[None, :], x, float("-inf"))
+        new_max = _max_or_nan(running_max, tl.reduce(score, 1, _max_or_nan))
+        safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+        p = tl.exp(score - safe_max[:, None])
+        alpha = tl.exp(running_max - safe_max)
+        # 0 x is 0, or NaN for a score that is not finite, -inf too, whose own weight would be a silent 0.
+        weight = tl.where(valid[None, :], tl.fma(x, 0.0, p), 0.0)
+        running_sum = running_sum * alpha + tl.sum(p, axis=1)
+        acc = tl.dot(weight, kv, acc * alpha[:, None])
+        running_max = new_max
+    return running_max, running_sum, acc
+
+
+@triton.jit
+def _normaliser(running_max, running_sum, sink):
+    """1 / (sum of weights with the sink), relative to running_max; 1 for a row without weights."""
+    safe_max = tl.where(running_max == float("-inf"), 0.0, running_max)
+    total = running_sum + tl.exp(sink - safe_max)
+    return 1.0 / tl.where(running_sum == 0.0, 1.0, total)
+
+
+@triton.jit
+def _natural_lse(running_max, running_sum, empty):
+    """ln of the sum of exp(score); `empty` where no score has a weight."""
+    # A score of +inf makes the sum NaN; its lse is +inf all the same.
+    lse = tl.where(running_max == float("inf"), running_max, running_max + tl.log(running_sum))
+    return tl.where(running_sum == 0.0, empty, lse)
+
+
+@triton.jit
+def sparse_attn_paged_prefill(
+    q_ptr,
+    window_pool_ptr,
+    cmp_pool_ptr,
+    attn_sink_ptr,
+    topk_idxs_ptr,
+    cmp_counts_ptr,
+    out_ptr,
+    lse_ptr,
+    softmax_scale,
+    m,
+    h,
+    topk,
+    n_window,
+    window_rows,
+    cmp_rows,
+    q_b_stride,
+    q_m_stride,
+    q_h_stride,
+    window_pool_row_stride,
+    cmp_pool_row_stride,
+    topk_idxs_b_stride,
+    topk_idxs_m_stride,
+    cmp_counts_b_stride,
+    cmp_counts_m_stride,
+    out_b_stride,
+    out_m_stride,
+    out_h_stride,
+    lse_b_stride,
+    lse_m_stride,
+    D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_SCAN: tl.constexpr,
+    HINT16: tl.constexpr,
+    HAS_COUNTS: tl.constexpr = 0,
+    HAS_LSE: tl.constexpr = 0,
+):
+    """One program: BLOCK_H heads of one token. Grid x: token-major, the head blocks of a token adjacent."""
+    head_blocks = tl.cdiv(h, BLOCK_H)
+    row = tl.program_id(0) // head_blocks
+    batch = (row // m).to(tl.int64)
+    token = (row % m).to(tl.int64)
+    heads = tl.program_id(0) % head_blocks * BLOCK_H + tl.arange(0, BLOCK_H)
+    dims = tl.arange(0, D)
+    real_head = heads < h
+    idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride + token * topk_idxs_m_stride
+
+    if HAS_COUNTS:
+        count = tl.load(cmp_counts_ptr + batch * cmp_counts_b_stride + token * cmp_counts_m_stride)
+        live = n_window + tl.minimum(tl.maximum(count, 0), topk - n_window)
+    elif BLOCK_SCAN > 0:
+        live = _live_end(
+            idxs_row_ptr, 0, topk, topk, n_window, window_rows, cmp_rows, BLOCK_SCAN
+        )
+    else:
+        live = topk
+
+    q_row_ptr = q_ptr + batch * q_b_stride + token * q_m_stride
+    q = tl.load(
+        q_row_ptr + heads.to(tl.int64)[:, None] * q_h_stride + dims[None, :],
+        mask=real_head[:, None],
+        other=0.0,
+    )
+    running_max, running_sum, acc = _attend(
+        q.to(tl.float32),
+        window_pool_ptr,
+        cmp_pool_ptr,
+        idxs_row_ptr,
+        softmax_scale,
+        topk,
+        n_window,
+        window_rows,
+        cmp_rows,
+        window_pool_row_stride,
+        cmp_pool_row_stride,
+        0,
+        tl.cdiv(live, BLOCK_K),
+        live,
+        D,
+        BLOCK_H,
+        BLOCK_K,
+        HINT16,
+        HAS_COUNTS,
+    )
+
+    sink = tl.load(attn_sink_ptr + heads, mask=real_head, other=float("-inf"))
+    # + 0.0 turns -0.0 into 0.0: a skipped tile and a walked empty one then give the same bits.
+    out = tl.fma(acc, _normaliser(running_max, running_sum, sink)[:, None], 0.0)
+    out_row_ptr = out_ptr + batch * out_b_stride + token * out_m_stride
+    tl.store(
+        out_row_ptr + heads.to(tl.int64)[:, None] * out_h_stride + dims[None, :],
+        out.to(out_ptr.dtype.element_ty),
+        mask=real_head[:, None],
+    )
+    if HAS_LSE:
+        poisoned = tl.max((acc != acc).to(tl.int32), axis=1) > 0
+        empty = tl.where(poisoned, float("-inf"), float("inf"))
+        lse_row_ptr = lse_ptr + batch * lse_b_stride + token * lse_m_stride
+        tl.store(lse_row_ptr + heads, _natural_lse(running_max, running_sum, empty), mask=real_head)

@@ -1,0 +1,93 @@
+"""The source closure: every file of ours that reaches the compiler, by content.
+
+CUDA: the source and what it includes, from its folder and the shipped headers; toolkit headers are
+part of the toolchain. Triton: the source and the files beside it that it imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sparsekit.discover import shipped_folder
+from sparsekit.errors import SpecError
+from sparsekit.model.artifact import SourceFile
+from sparsekit.model.kernel import Kernel
+
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
+_COMPUTED_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include[ \t]+[A-Za-z_]", re.MULTILINE)
+_TRITON_IMPORTS = frozenset({"triton", "torch"})
+_Needs = Callable[[bytes, Path], Iterable[str]]
+
+
+def source_closure(kernel: Kernel) -> tuple[SourceFile, ...]:
+    """The kernel's source first, then the files it needs, each once. Raises SpecError."""
+    folder = kernel.folder
+    if kernel.lang == "cuda":
+        roots = (folder, shipped_folder("kernels_cu") / "include")
+        found = _closure(kernel.source, folder / kernel.source, roots, _included)
+    else:
+        found = _closure(kernel.source, folder / kernel.source, (folder,), _imported)
+    return tuple(found)
+
+
+def read_source(file: SourceFile) -> bytes:
+    """The file's content; SpecError when it is no longer what was planned."""
+    content = file.path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise SpecError(f"{file.path} changed while it was being built; build again")
+    return content
+
+
+def _closure(name: str, path: Path, roots: tuple[Path, ...], needs: _Needs) -> list[SourceFile]:
+    found: dict[str, SourceFile] = {}
+    pending = [(name, path)]
+    while pending:
+        name, path = pending.pop()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise SpecError(f"{path} cannot be read: {error}") from error
+        found[name] = SourceFile(name, path, hashlib.sha256(content).hexdigest())
+        for needed in sorted(needs(content, path), reverse=True):
+            candidates = [root / needed for root in roots if (root / needed).is_file()]
+            if candidates and needed not in found:
+                pending.append((needed, candidates[0]))
+    return list(found.values())
+
+
+def _included(content: bytes, path: Path) -> Iterable[str]:
+    if computed := _COMPUTED_INCLUDE.search(content):
+        line = content.count(b"\n", 0, computed.start()) + 1
+        raise SpecError(f"{path}:{line}: write the included file's name, not a macro")
+    return {match[2].decode() for match in _INCLUDE.finditer(content)}
+
+
+def _imported(content: bytes, path: Path) -> Iterable[str]:
+    try:
+        tree = ast.parse(content, filename=str(path))
+    except SyntaxError as error:
+        raise SpecError(f"{path}:{error.lineno}: {error.msg}") from error
+    files: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        else:
+            continue
+        for module in modules:
+            file = f"{module.replace('.', '/')}.py"
+            if (path.parent / file).is_file():
+                files.add(file)
+            elif module.partition(".")[0] not in _TRITON_IMPORTS | sys.stdlib_module_names:
+                raise SpecError(
+                    f"{path}:{node.lineno}: imports {module}; a Triton source may import triton, "
+                    "torch, the standard library and files beside it, so that its key is complete"
+                )
+    return files
+

@@ -1,0 +1,149 @@
+"""Triton to cubin through `triton.compile`, in a worker process. The only module that imports triton.
+
+Works alike with Triton 3.6 to 3.9; no GPU, driver or torch takes part.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sparsekit.aot.elf import read_cubin
+from sparsekit.aot.ptxas_log import remarks, spills
+from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
+from sparsekit.errors import CompileError, SpecError, ToolchainError
+from sparsekit.model.arch import parse_arch
+
+_WARP_SIZE = 32
+
+
+def compile_job(
+    job: Mapping[str, Any], source: Path, stage: Path, captured: Callable[[], str]
+) -> dict[str, Any]:
+    """Compile the job into `stage`, one cubin and PTX per entry; returns the record.
+
+    source: the kernel's file. captured(): what was printed since it was last asked.
+    """
+    module = _load(source)
+    entries, ptx, warnings = [], {}, []
+    for spec in job["entries"]:
+        name = spec["entry"]
+        compiled, log = _compile_entry(_function(module, name), spec, job, captured)
+        image, text = compiled.asm["cubin"], compiled.asm["ptx"]
+        (stage / f"{name}.cubin").write_bytes(image)
+        (stage / f"{name}.ptx").write_text(text)
+        meta = compiled.metadata
+        entries.append(
+            entry_record(
+                spec, read_cubin(image), image, f"{name}.cubin", spills(log).get(name),
+                arch=job["arch"], dynamic_shared_bytes=meta.shared,
+                threads=meta.num_warps * _WARP_SIZE, trailing=SCRATCH_ARGS,
+                global_scratch_bytes=meta.global_scratch_size,
+            )
+        )  # fmt: skip
+        ptx[name] = f"{name}.ptx"
+        warnings += [*remarks(log), *check_ptx(text)]
+    return {"entries": entries, "ptx": ptx, "warnings": warnings}
+
+
+def _load(source: Path) -> ModuleType:
+    """The source as a fresh module; files beside it are importable while it loads."""
+    spec = importlib.util.spec_from_file_location("sparsekit_triton_source", source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    known = set(sys.modules)
+    sys.modules[spec.name] = module  # inspect.getsource looks here
+    sys.path.insert(0, str(source.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CompileError(f"{source.name} does not load: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(source.parent))
+        for name in set(sys.modules) - known - {spec.name}:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).parent == source.parent:
+                del sys.modules[name]
+    return module
+
+
+def _function(module: ModuleType, name: str) -> Any:
+    from triton.runtime.jit import JITFunction
+
+    function = getattr(module, name, None)
+    while function is not None and not isinstance(function, JITFunction):
+        function = getattr(function, "fn", None)  # out of autotune and heuristics wrappers
+    if function is None:
+        raise CompileError(f"{Path(str(module.__file__)).name} defines no @triton.jit function {name!r}")
+    return function
+
+
+def _compile_entry(
+    function: Any, spec: Mapping[str, Any], job: Mapping[str, Any], captured: Callable[[], str]
+) -> tuple[Any, str]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = function.arg_names
+    types = dict(map(tuple, spec["args"]))
+    constants = _constants(names, types, job["constants"])
+    signature = {n: "constexpr" if n in constants else types[n] for n in names}
+    attributes = {
+        (names.index(arg),): [["tt.divisibility", divisor]] for arg, divisor in spec["promises"]
+    }
+    source = ASTSource(
+        fn=function,
+        signature=signature,
+        constexprs={(names.index(n),): v for n, v in constants.items()},
+        attrs=attributes,
+    )
+    capability = parse_arch(job["arch"]).compute_capability
+    target = GPUTarget("cuda", capability[0] * 10 + capability[1], _WARP_SIZE)
+    captured()
+    try:
+        compiled = triton.compile(source, target=target, options=_options(job))
+    except Exception as error:
+        raise _failure(error, job["arch"], captured()) from error
+    return compiled, captured()
+
+
+def _constants(
+    names: list[str], types: Mapping[str, str], constants: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The compile-time parameters by name: constants in capitals; what is not passed is None."""
+    capitals = {n.upper(): v for n, v in constants.items()}
+    found: dict[str, Any] = {}
+    for name in names:
+        if name in types:
+            continue
+        found[name] = capitals.get(name)
+        if name not in capitals and name.isupper():
+            raise SpecError(f"no variant or instance gives the compile-time parameter {name}")
+    strangers = [n for n in types if n not in names]
+    if strangers:
+        raise SpecError(f"spec.py gives the argument {strangers[0]!r}, which the function lacks")
+    return found
+
+
+def _options(job: Mapping[str, Any]) -> dict[str, Any]:
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    options: dict[str, Any] = job["compiler"]["options"]
+    unknown = sorted(set(options) - set(CUDAOptions.__dataclass_fields__))
+    if unknown:
+        raise SpecError(f"unknown Triton option {unknown[0]!r}")
+    return options
+
+
+def _failure(error: Exception, arch: str, printed: str) -> Exception:
+    text = f"{type(error).__name__}: {error}".strip()
+    if "not defined for option 'gpu-name'" in text or "not defined for option 'gpu-name'" in printed:
+        line = next(x for x in (text + "\n" + printed).splitlines() if "gpu-name" in x)
+        return ToolchainError(f"the assembler does not know {arch}: {line.strip()}")
+    return CompileError(text)

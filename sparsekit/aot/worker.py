@@ -1,0 +1,74 @@
+"""The compile worker: `python -m sparsekit.aot.worker ANSWER_FD`, one per toolchain and option set.
+
+One JSON request a line on standard input, one JSON answer a line on the descriptor. Standard output
+and error are one file of the parent's: what compilers print can never mix with an answer, and the
+parent still has it when this process dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sparsekit.aot.closure import read_source
+from sparsekit.errors import CompileError, SparsekitError, SpecError, ToolchainError
+from sparsekit.model.artifact import SourceFile
+
+KINDS: dict[str, type[SparsekitError]] = {
+    "compile": CompileError, "toolchain": ToolchainError, "spec": SpecError,
+}  # fmt: skip
+_STDOUT = 1
+
+
+def take_printed() -> str:
+    """What was printed since the last call."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    text = os.pread(_STDOUT, os.fstat(_STDOUT).st_size, 0).decode(errors="replace")
+    os.ftruncate(_STDOUT, 0)
+    return text
+
+
+def main() -> int:
+    with os.fdopen(int(sys.argv[1]), "w", buffering=1) as answers:
+        for line in sys.stdin:
+            started = time.perf_counter()
+            answer = _answer(json.loads(line))
+            answer["seconds"] = round(time.perf_counter() - started, 3)
+            answers.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"ok": True, **_compile(request)}
+    except SparsekitError as error:
+        kind = next((name for name, k in KINDS.items() if isinstance(error, k)), "compile")
+        return {"ok": False, "kind": kind, "message": str(error)}
+    except Exception:
+        return {"ok": False, "kind": "compile", "message": traceback.format_exc(limit=-3)}
+
+
+def _compile(request: dict[str, Any]) -> dict[str, Any]:
+    job, stage = request["job"], Path(request["stage"])
+    sources = [SourceFile(n, Path(p), s) for n, p, s in request["sources"]]
+    contents = {file.name: read_source(file) for file in sources}
+    if job["lang"] == "cuda":
+        from sparsekit.aot.nvrtc import Nvrtc
+
+        record = Nvrtc(request["library"]).compile(job, contents, request["include"], stage)
+    else:
+        from sparsekit.aot.triton_aot import compile_job
+
+        record = compile_job(job, sources[0].path, stage, take_printed)
+    return {**record, "entries": [asdict(entry) for entry in record["entries"]]}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

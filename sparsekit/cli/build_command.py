@@ -1,0 +1,94 @@
+"""`sparsekit build`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from sparsekit.aot.execute import Outcome, execute
+from sparsekit.aot.plan import Plan, Planner
+from sparsekit.cli.emit import emit
+from sparsekit.cli.native import requested_archs
+from sparsekit.cli.options import (
+    arch_option,
+    catalog_of,
+    output_options,
+    place_options,
+    say,
+    settings_of,
+)
+from sparsekit.cli.progress import shown
+from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.report.build import build_document, plan_document
+from sparsekit.store.open import open_store
+from sparsekit.toolchain.find import Toolchains
+
+
+@click.command()
+@click.argument("references", metavar="[REF]...", nargs=-1)
+@arch_option
+@click.option(
+    "--instances", type=click.Choice(["default", "all"]), default="default", show_default=True,
+    help="Those that models use, or every one that the specs list.",
+)  # fmt: skip
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Worker processes [default: cores].")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be built; build nothing.")
+@click.option("--lineinfo", is_flag=True, help="With source lines; an artifact of its own.")
+@click.option("--force", is_flag=True, help="Build again what is in the store.")
+@place_options
+@output_options
+@click.pass_context
+def command(
+    ctx: click.Context, references: tuple[str, ...], arch: str | None, instances: str,
+    jobs: int | None, dry_run: bool, lineinfo: bool, force: bool, kernel_dirs: tuple[Path, ...],
+    cache_dir: Path | None, form: str, output: Path | None,
+) -> None:  # fmt: skip
+    """Compile kernels ahead of time into the store.
+
+    REF is NAME[:VARIANT][@TOOLCHAIN]; NAME an op, a kernel, cu/KERNEL, triton/KERNEL or a folder's
+    path. Without one, every kernel. What is in the store is not compiled again.
+
+    \b
+    sparsekit build                                   every kernel, for this GPU or for every arch
+    sparsekit build sparse_prefill --arch 'sm_90;12.0'
+    sparsekit build gated_pool:unroll2 --arch all -j 8 --format json -o build.json
+    sparsekit build ./mykernel --arch native --lineinfo
+    """
+    settings = settings_of(cache_dir, kernel_dirs, jobs)
+    catalog = catalog_of(settings)
+    choices = catalog.resolve(references)
+    for broken in () if references else catalog.broken:
+        say(broken.reason)
+    planner = Planner(Toolchains(settings), lineinfo=lineinfo)
+    plan = planner.plan(choices, requested_archs(arch), every_instance=instances == "all")
+    if settings.interpret:
+        say("TRITON_INTERPRET is set; it is not passed on to the compiler")
+    for caution in plan.cautions:
+        say(caution)
+    store = open_store(settings.cache_dir, say)
+    if dry_run:
+        stored = [store.get(job.key) is not None for job in plan.jobs]
+        emit(plan_document(plan.jobs, stored, plan.refused), form, output)
+        ctx.exit(_refusal_code(plan))
+    steps = execute(plan.jobs, store, workers=settings.jobs, force=force)
+    outcomes = list(shown(steps, len(plan.jobs), "building"))
+    emit(build_document(outcomes, plan.refused), form, output)
+    ctx.exit(_exit_code(plan, outcomes, bool(not references and catalog.broken)))
+
+
+def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: bool) -> int:
+    errors = [o.error for o in outcomes if o.error is not None]
+    if any(not isinstance(e, ToolchainError) for e in errors):
+        return CompileError.exit_code
+    if errors:
+        return ToolchainError.exit_code
+    return _refusal_code(plan) or (3 if broken else 0)
+
+
+def _refusal_code(plan: Plan) -> int:
+    """A named target that was refused is a failure; so is a plan of nothing."""
+    if any(r.named for r in plan.refused) or (plan.refused and not plan.jobs):
+        return ToolchainError.exit_code
+    return 0 if plan.jobs else UsageError.exit_code

@@ -1,0 +1,55 @@
+"""Writing a document out: to standard output, or to a file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from sparsekit.errors import UsageError
+from sparsekit.report.document import Document
+from sparsekit.report.markdown import render_markdown
+
+
+def emit(document: Document, form: str, output: Path | None) -> None:
+    """Print the document, or write it to `output` at one stroke."""
+    if output is None:
+        click.echo(_rendered(document, form, to_terminal=sys.stdout.isatty()))
+    else:
+        _write(output, _rendered(document, form, to_terminal=False) + "\n")
+
+
+def _rendered(document: Document, form: str, *, to_terminal: bool) -> str:
+    if form == "json":
+        return json.dumps(document.data, indent=2, allow_nan=False)
+    if form == "markdown":
+        return render_markdown(document)
+    try:
+        from sparsekit.report.text import render_text
+    except ModuleNotFoundError:  # doctor must work where rich is what is missing
+        return render_markdown(document)
+    columns = shutil.get_terminal_size().columns if to_terminal else None
+    return render_text(document, terminal_columns=columns)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=file.parent, prefix=f".{file.name}.", delete=False, encoding="utf-8"
+        ) as stream:
+            stream.write(text)
+        os.chmod(stream.name, 0o666 & ~_umask())
+        os.replace(stream.name, file)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,201 @@
+"""From names, wildcards and paths to kernels and ops.
+
+A kernel folder holds `spec.py` and one source; it may bring `op.py` and `reference.py`. Shipped
+folders, and folders that the user names, are scanned; the working directory never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from sparsekit.errors import SpecError, UsageError
+from sparsekit.model.kernel import Kernel
+from sparsekit.model.op import Op
+from sparsekit.model.reference import Reference, parse_reference
+from sparsekit.model.validate import validate_kernel, validate_op
+from sparsekit.spec_file import read_object
+
+_PACKAGE = Path(__file__).resolve().parent
+LANG_FOLDERS = {"cu": "cuda", "triton": "triton"}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A kernel folder that cannot be used, and why."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a reference means: a kernel, those of its variants that were named, a toolchain id.
+
+    by_op: the reference named the op, so a command may choose among the kernels that compute it.
+    """
+
+    kernel: Kernel
+    op: Op
+    variants: tuple[str, ...]
+    toolchain: str | None = None
+    by_op: bool = False
+    variant_named: bool = False
+
+
+def shipped_folder(name: str) -> Path:
+    """`kernels_cu` or `kernels_triton`: inside the package in a wheel, beside it in a checkout."""
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+class Catalog:
+    """The kernels and ops at hand, read on first use."""
+
+    def __init__(self, extra: Sequence[Path] = ()) -> None:
+        self._extra = tuple(extra)
+
+    @cached_property
+    def _folders(self) -> tuple[Path, ...]:
+        roots = (shipped_folder("kernels_cu"), shipped_folder("kernels_triton"), *self._extra)
+        found: list[Path] = []
+        for root in roots:
+            if not root.is_dir():
+                raise UsageError(f"--kernels {root}: expected a folder of kernel folders")
+            found += [root] if (root / "spec.py").is_file() else _kernel_folders(root)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def _read(self) -> tuple[tuple[Kernel, ...], tuple[Broken, ...]]:
+        kernels: list[Kernel] = []
+        broken: list[Broken] = []
+        for folder in self._folders:
+            try:
+                kernels.append(self.kernel_in(folder))
+            except SpecError as error:
+                broken.append(Broken(folder, str(error)))
+        return tuple(kernels), tuple(broken)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self._read[0]
+
+    @property
+    def broken(self) -> tuple[Broken, ...]:
+        return self._read[1]
+
+    @cached_property
+    def ops(self) -> dict[str, Op]:
+        """Ops by name: the shipped ones, then those that kernel folders bring."""
+        found = {
+            file.parent.name: _read_op(file, file.parent.name)
+            for file in sorted((_PACKAGE / "ops").glob("*/op.py"))
+        }
+        for kernel in self.kernels:
+            if (kernel.folder / "op.py").is_file():
+                found[kernel.op] = _read_op(kernel.folder / "op.py", kernel.op)
+        return found
+
+    def kernel_in(self, folder: Path) -> Kernel:
+        """The kernel of one folder. Raises SpecError with the reason when it cannot be used."""
+        kernel = read_object(folder / "spec.py", "KERNEL", Kernel)
+        kernel = replace(kernel, name=folder.name, folder=folder)
+        validate_kernel(kernel)
+        return kernel
+
+    def op_of(self, kernel: Kernel) -> Op:
+        """The op that the kernel computes: from its own folder, else by name."""
+        own = kernel.folder / "op.py"
+        if own.is_file():
+            return _read_op(own, kernel.op)
+        if kernel.op not in self.ops:
+            known = ", ".join(self.ops)
+            raise SpecError(
+                f"{kernel.folder / 'spec.py'}: unknown op {kernel.op!r}; known are {known}, "
+                "or put op.py and reference.py beside spec.py"
+            )
+        return self.ops[kernel.op]
+
+    def resolve(self, references: Iterable[str]) -> tuple[Choice, ...]:
+        """What the references mean, each kernel's variants in the order of its spec.
+
+        No reference means every kernel. Raises UsageError for a name that nothing bears, or that
+        more than one kernel bears, and SpecError when the one that is named is broken.
+        """
+        parsed = [parse_reference(text) for text in references]
+        if not parsed:
+            return tuple(self._choice(kernel, Reference(kernel.name)) for kernel in self.kernels)
+        return tuple(choice for reference in parsed for choice in self._meaning(reference))
+
+    def _meaning(self, reference: Reference) -> list[Choice]:
+        if reference.is_path:
+            folder = Path(reference.name).expanduser().resolve()
+            if not (folder / "spec.py").is_file():
+                raise UsageError(f"{reference.name}: expected a kernel folder with a spec.py in it")
+            return [self._choice(self.kernel_in(folder), reference)]
+        kernels, by_op = self._named(reference)
+        if not kernels:
+            self._raise_unknown(reference)
+        return [self._choice(k, reference, by_op) for k in kernels if self._bears(k, reference)]
+
+    def _named(self, reference: Reference) -> tuple[list[Kernel], bool]:
+        lang, slash, name = reference.name.rpartition("/")
+        if slash and lang not in LANG_FOLDERS:
+            raise UsageError(f"{reference}: expected cu/NAME or triton/NAME before the slash")
+        if any(c in name for c in "*?["):
+            pool = [k for k in self.kernels if not slash or k.lang == LANG_FOLDERS[lang]]
+            return [k for k in pool if fnmatchcase(k.name, name)], False
+        bearing = [k for k in self.kernels if k.name == name]
+        if slash:
+            bearing = [k for k in bearing if k.lang == LANG_FOLDERS[lang]]
+        elif name in self.ops and not reference.variant:
+            return [k for k in self.kernels if k.op == name], True
+        elif reference.variant and name in self.ops:
+            of_op = [k for k in self.kernels if k.op == name and k.variant(reference.variant)]
+            bearing = bearing or of_op
+        if len(bearing) > 1:
+            candidates = ", ".join(f"{_short(k)} ({k.folder})" for k in bearing)
+            raise UsageError(f"{reference} is ambiguous: {candidates}")
+        return bearing, False
+
+    def _bears(self, kernel: Kernel, reference: Reference) -> bool:
+        """Whether the kernel has the variant; with a wildcard name a kernel without it is left out."""
+        wild = any(c in reference.name for c in "*?[")
+        return not wild or bool(_variants(kernel, reference.variant))
+
+    def _choice(self, kernel: Kernel, reference: Reference, by_op: bool = False) -> Choice:
+        names = _variants(kernel, reference.variant)
+        if not names:
+            known = ", ".join(v.name for v in kernel.variants)
+            raise UsageError(f"{reference}: {kernel.name} has the variants {known}")
+        return Choice(
+            kernel, self.op_of(kernel), names, reference.toolchain, by_op, bool(reference.variant)
+        )
+
+    def _raise_unknown(self, reference: Reference) -> None:
+        for broken in self.broken:
+            if broken.folder.name == reference.name.rpartition("/")[2]:
+                raise SpecError(broken.reason)
+        names = sorted({k.name for k in self.kernels} | set(self.ops))
+        raise UsageError(f"nothing is called {str(reference)!r}; known are {', '.join(names)}")
+
+
+def _variants(kernel: Kernel, pattern: str | None) -> tuple[str, ...]:
+    return tuple(v.name for v in kernel.variants if fnmatchcase(v.name, pattern or "*"))
+
+
+def _short(kernel: Kernel) -> str:
+    return f"{'cu' if kernel.lang == 'cuda' else 'triton'}/{kernel.name}"
+
+
+def _kernel_folders(root: Path) -> list[Path]:
+    return sorted(p.parent for p in root.glob("*/spec.py"))
+
+
+def _read_op(file: Path, name: str) -> Op:
+    op = replace(read_object(file, "OP", Op), name=name, folder=file.parent)
+    validate_op(op, file)
+    return op

@@ -1,0 +1,63 @@
+"""A call of an operator as facts: all that a choice of kernel, variant or grid may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparsekit.model.arch import Capability
+
+ScalarValue = int | float | str | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device that a call's tensors live on."""
+
+    compute_capability: Capability
+    sm_count: int
+    shared_bytes_optin: int
+    index: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known of one call, taken from tensors or written by hand in a test.
+
+    dims: sizes by name. dtypes, strides (in elements), alignments (the largest power of two, up to
+    256, that divides the address in bytes): by tensor, present tensors only. scalars: by name.
+    """
+
+    dims: Mapping[str, int]
+    dtypes: Mapping[str, str]
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    alignments: Mapping[str, int] = field(default_factory=dict)
+    scalars: Mapping[str, ScalarValue] = field(default_factory=dict)
+    device: Device | None = None
+
+    def has(self, tensor: str) -> bool:
+        """Whether an optional tensor was given, or an optional output asked for."""
+        return tensor in self.dtypes
+
+    def fact(self, name: str) -> int | None:
+        """The integer that an instance constant of that name stands for; None when there is none.
+
+        `has_X` is 1 or 0 for an optional tensor X; any other name is a dim or an integer scalar.
+        """
+        if name.startswith("has_"):
+            return int(self.has(name.removeprefix("has_")))
+        if name in self.dims:
+            return self.dims[name]
+        value = self.scalars.get(name)
+        return value if isinstance(value, int) else None
+
+    def number(self, source: str) -> int | float | None:
+        """The value of an argument source: a dim, a scalar, or `tensor.stride(i)`; None if none."""
+        tensor, dot, rest = source.partition(".stride(")
+        if dot:
+            return self.strides[tensor][int(rest.rstrip(")"))] if tensor in self.strides else 0
+        if source in self.dims:
+            return self.dims[source]
+        value = self.scalars.get(source)
+        return value if isinstance(value, int | float) else None

@@ -1,0 +1,224 @@
+"""A kernel as its `spec.py` describes it.
+
+One kernel folder holds one source, compiled into an artifact per variant (the author's constants),
+instance (what else the compiler needs fixed), arch and toolchain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from sparsekit.model.arch import ALL_CAPABILITIES, Arch, Capability, features_of, parse_arch
+from sparsekit.model.call import Call
+
+Lang = Literal["cuda", "triton"]
+Constant = int | float | bool | str
+
+# Plain code for every capability; the suffixed targets are built only when asked for by name.
+PORTABLE_CUDA_TARGETS: tuple[str, ...] = tuple(
+    str(Arch(*c, f)) for f in ("", "a", "f") for c in ALL_CAPABILITIES if f in features_of(c)
+)
+# Triton picks the suffix itself: none before 9.0, `a` from there on.
+TRITON_TARGETS: tuple[str, ...] = tuple(
+    str(Arch(*c, "a" if c >= (9, 0) else "")) for c in ALL_CAPABILITIES
+)
+
+ELEMENT_BYTES: dict[str, int] = {
+    "i1": 1, "i8": 1, "u8": 1, "fp8e4nv": 1, "fp8e5": 1, "i16": 2, "u16": 2, "fp16": 2, "bf16": 2,
+    "i32": 4, "u32": 4, "fp32": 4, "i64": 8, "u64": 8, "fp64": 8,
+}  # fmt: skip
+POINTER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One run-time argument of an entry, in the order of its signature.
+
+    type: `*bf16` (a pointer), `i32`, `i64`, `fp32`; `{kv}` stands for tensor kv's element type.
+    source: what is passed: a tensor of the op, `tensor.stride(i)` in elements, a dim, a scalar, or
+    a name in the launch's values or scratch; the argument's own name when left out.
+    divisible_by: a promise made in every instance: the address in bytes, or the integer, is a
+    multiple of it. only_if: an instance constant; when it is 0 the argument is not passed.
+    """
+
+    name: str
+    type: str
+    source: str = ""
+    divisible_by: int = 1
+    only_if: str = ""
+
+    @property
+    def bound_to(self) -> str:
+        return self.source or self.name
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.type.startswith("*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One `__global__` or `@triton.jit` function of the source."""
+
+    name: str
+    args: tuple[Arg, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One set of the author's constants.
+
+    num_warps and num_stages are Triton's; a CUDA kernel states its threads itself. by_capability
+    overrides constants (and num_warps, num_stages) where an arch needs others.
+    same_bits_as: the variant whose bits this one must give, checked by `verify --bitwise`.
+    """
+
+    name: str
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    num_warps: int = 4
+    num_stages: int = 2
+    same_bits_as: str | None = None
+    by_capability: Mapping[Capability, Mapping[str, Constant]] = field(default_factory=dict)
+
+    def at(self, capability: Capability) -> Variant:
+        """The variant as compiled for an arch of that capability."""
+        changed = dict(self.by_capability.get(capability, {}))
+        warps = int(changed.pop("num_warps", self.num_warps))
+        stages = int(changed.pop("num_stages", self.num_stages))
+        return replace(
+            self, constants={**self.constants, **changed}, num_warps=warps, num_stages=stages,
+            by_capability={},
+        )  # fmt: skip
+
+    def constant(self, name: str) -> int:
+        """An integer constant, for the grid."""
+        return int(self.constants[name])
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the compiler was told of an argument; checked against every call before a launch."""
+
+    arg: str
+    divisible_by: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What else the compiler needs fixed.
+
+    dtypes: element types by tensor. constants: facts of the call (`Call.fact`) by name.
+    assume: promises beyond those of the arguments. default: built when nothing else is asked for.
+    """
+
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)
+    assume: tuple[Promise, ...] = ()
+    default: bool = True
+
+    @property
+    def name(self) -> str:
+        """A short name, unique within a kernel: `d_qk576`, `kv_fp32,out_bf16,aligned`."""
+        parts = [f"{k}_{v}" for k, v in self.dtypes.items()]
+        parts += [f"{k}{v}" for k, v in self.constants.items()]
+        parts += ["aligned"] if self.assume else []
+        return ",".join(parts) or "only"
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A temporary buffer that a launch needs; the same name in two launches is the same buffer."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of an entry. grid is in blocks; values feed arguments by name."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    values: Mapping[str, int | float] = field(default_factory=dict)
+    scratch: tuple[Scratch, ...] = ()
+
+
+def accepts_all(variant: Variant, call: Call) -> str | None:
+    """The `reject` of a kernel that takes every call of its op."""
+    return None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel folder: what to compile and how to launch it.
+
+    targets: exact targets in order; the first of a capability is what a plain request builds, the
+    others are built only when named. variants: the first accepted one is chosen when none is named.
+    instances: in order of preference. launches(variant, call): what to launch. reject(variant,
+    call): why the variant cannot take the call, else None. options: compiler options, all explicit.
+    name and folder are filled in when the folder is found.
+    """
+
+    lang: Lang
+    op: str
+    source: str
+    entries: tuple[Entry, ...]
+    variants: tuple[Variant, ...]
+    launches: Callable[[Variant, Call], tuple[Launch, ...]]
+    targets: tuple[str, ...]
+    instances: tuple[Instance, ...] = (Instance(),)
+    reject: Callable[[Variant, Call], str | None] = accepts_all
+    options: Mapping[str, Constant] = field(default_factory=dict)
+    name: str = ""
+    folder: Path = Path()
+
+    @property
+    def archs(self) -> tuple[Arch, ...]:
+        return tuple(parse_arch(t) for t in self.targets)
+
+    def variant(self, name: str) -> Variant | None:
+        return next((v for v in self.variants if v.name == name), None)
+
+    def variant_at(self, name: str, arch: Arch) -> Variant:
+        """The variant of that name as it is compiled for an arch."""
+        return next(v for v in self.variants if v.name == name).at(arch.compute_capability)
+
+    def targets_for(self, device: Capability) -> tuple[Arch, ...]:
+        """The targets whose cubins run on the device: its own default first, the nearest next."""
+        own = [a for a in self.archs if a.compute_capability == device]
+        older = [a for a in self.archs if a not in own and a.runs_on(device)]
+        return (*own, *sorted(older, reverse=True))
+
+    def entry(self, name: str) -> Entry:
+        return next(e for e in self.entries if e.name == name)
+
+    def promises(self, entry: Entry, instance: Instance) -> tuple[Promise, ...]:
+        """All promises about the entry's arguments, the stronger one where two speak of one."""
+        strongest: dict[str, int] = {}
+        own = [Promise(a.name, a.divisible_by) for a in entry.args if a.divisible_by > 1]
+        names = {a.name for a in passed_args(entry, instance)}
+        for promise in (*own, *instance.assume):
+            if promise.arg in names:
+                known = strongest.get(promise.arg, 1)
+                strongest[promise.arg] = max(known, promise.divisible_by)
+        return tuple(Promise(a, d) for a, d in strongest.items())
+
+
+def passed_args(entry: Entry, instance: Instance) -> tuple[Arg, ...]:
+    """The arguments that the instance passes, element types filled in."""
+    return tuple(
+        replace(a, type=a.type.format_map(instance.dtypes))
+        for a in entry.args
+        if not a.only_if or instance.constants.get(a.only_if)
+    )
+
+
+def type_bytes(arg_type: str) -> int:
+    """The size in bytes of an argument of that type, as the kernel receives it."""
+    if arg_type.startswith("*"):
+        return POINTER_BYTES
+    return ELEMENT_BYTES[arg_type]

@@ -1,0 +1,44 @@
+"""References as typed: `NAME[:VARIANT][@TOOLCHAIN]`, NAME an op, a kernel, `cu/KERNEL` or a path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sparsekit.errors import UsageError
+
+_NAME = r"[A-Za-z0-9_.\-*?\[\]]+"
+_REFERENCE = re.compile(
+    rf"(?P<name>(?:[~./].*?|{_NAME}(?:/{_NAME})*)/?)(?::(?P<variant>[\w.\-*?\[\]]+))?"
+    r"(?:@(?P<toolchain>(?!git:)[\w.\-]+))?(?:@git:(?P<revision>.+))?"
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One reference. name may hold shell wildcards; variant and toolchain are None when left out."""
+
+    name: str
+    variant: str | None = None
+    toolchain: str | None = None
+
+    @property
+    def is_path(self) -> bool:
+        return self.name.startswith(("/", "./", "../", "~")) or self.name in (".", "..")
+
+    def __str__(self) -> str:
+        text = self.name + (f":{self.variant}" if self.variant else "")
+        return text + (f"@{self.toolchain}" if self.toolchain else "")
+
+
+def parse_reference(text: str) -> Reference:
+    """The parts of a reference. Raises UsageError with the form that is taken."""
+    match = _REFERENCE.fullmatch(text)
+    if not match:
+        raise UsageError(
+            f"{text!r} is no reference: expected NAME[:VARIANT][@TOOLCHAIN], for instance "
+            "sparse_prefill, cu/sparse_prefill:noskip, gated_pool:unroll2@triton-3.8.0 or ./folder"
+        )
+    if match["revision"]:
+        raise UsageError(f"{text!r}: references to git revisions are not supported yet")
+    return Reference(match["name"], match["variant"], match["toolchain"])

@@ -1,0 +1,69 @@
+"""A compiler as found: what it is, where it lies, and the digest of all that it consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparsekit.model.arch import Arch, Capability, format_capability
+from sparsekit.model.kernel import Lang
+
+# The first release that has the target. Sources: CUDA and Triton release notes; tried on 3.6 to 3.9.
+_FIRST_WITH: dict[Lang, dict[Capability, tuple[int, ...]]] = {
+    "cuda": {(10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (13, 0), (12, 1): (12, 9)},
+    "triton": {(10, 3): (3, 5), (10, 7): (3, 9), (11, 0): (3, 7), (12, 1): (3, 5)},
+}
+COMPILER_NAMES: dict[Lang, str] = {"cuda": "nvrtc", "triton": "triton"}
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """One compiler.
+
+    id: `nvrtc-13.0.88`, `triton-3.8.0`. site: the folder that holds its packages. fingerprint:
+    sha256 over the digests of all its files. tools: files by role (`library`, `include`, `ptxas`,
+    `ptxas-blackwell`); overrides: the environment that makes it use others than its own.
+    """
+
+    lang: Lang
+    version: str
+    site: Path
+    fingerprint: str
+    tools: dict[str, Path] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return f"{COMPILER_NAMES[self.lang]}-{self.version}"
+
+    def lacks(self, arch: Arch) -> str | None:
+        """Why the toolchain has no such target, with the release that does; None when it has it."""
+        first = _FIRST_WITH[self.lang].get(arch.compute_capability)
+        if first is None or version_tuple(self.version) >= first:
+            return None
+        needed = ".".join(map(str, first))
+        return (
+            f"{self.id} does not know {format_capability(arch.compute_capability)}; "
+            f"{COMPILER_NAMES[self.lang]} {needed} is the first that does"
+        )
+
+    def caution(self, arch: Arch) -> str | None:
+        """What is known against the toolchain for that target."""
+        release = version_tuple(self.version)
+        if self.lang == "cuda" and (13, 0) <= release < (13, 1) and arch.major >= 10:
+            return (
+                f"{self.id} is known to miscompile some loops for sm_100 and later; every PTX is "
+                "checked for it, and NVRTC 13.1.80 or newer does not have the fault"
+            )
+        return None
+
+
+def version_tuple(version: str) -> tuple[int, ...]:
+    """`3.8.0+git1` as (3, 8, 0): the leading numbers, for comparing releases."""
+    numbers: list[int] = []
+    for part in version.split("+")[0].split("."):
+        digits = "".join(c for c in part if c.isdigit())
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)

@@ -1,0 +1,146 @@
+"""sparse_prefill: attention of every query token over its own list of KV rows (MLA, h_kv = 1).
+
+The interface is FlashMLA's `flash_mla_sparse_fwd`. Logarithms are natural; max_logits and lse do not
+include the sink.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
+
+D_V = 512
+D_QK = (512, 576)
+_BF16_BYTES, _FP32_BYTES, _INT32_BYTES = 2, 4, 4
+# How many of the 1152 columns are valid in row p of seed 1's ramp workload.
+RAMP_WIDTH, RAMP_LIMIT, RAMP_OFFSET = 1152, 1024, 3
+
+
+def check(call: Call) -> str | None:
+    """What is wrong with a call whose tensors fit one another."""
+    scale = call.scalars["sm_scale"]
+    if call.scalars["d_v"] != D_V:
+        return f"d_v must be {D_V}, found {call.scalars['d_v']}"
+    if call.dims["d_qk"] not in D_QK:
+        return f"d_qk must be one of {D_QK}, found {call.dims['d_qk']}"
+    if call.dims["h_kv"] != 1:
+        return f"h_kv must be 1, found {call.dims['h_kv']}"
+    if call.dims["h_q"] == 0:
+        return "h_q must be at least 1, found 0"
+    if not isinstance(scale, int | float) or not math.isfinite(scale):
+        return f"sm_scale must be finite, found {scale}"
+    return None
+
+
+def valid_columns(case: Case) -> int:
+    """How many columns of a row are valid on average, rounded to a whole number per call."""
+    s_q, topk = case.dims["s_q"], case.dims["topk"]
+    if case.options["indices"] != "ramp":
+        return s_q * topk
+    return sum(min(min(p // 2, RAMP_LIMIT) + RAMP_OFFSET, topk) for p in range(s_q))
+
+
+def work(case: Case) -> Work:
+    """FLOP over the valid columns; bytes with every input and output moved once."""
+    s_q, s_kv, h_q, d_qk = (case.dims[n] for n in ("s_q", "s_kv", "h_q", "d_qk"))
+    flop = 2 * valid_columns(case) * h_q * (d_qk + D_V)
+    rows = min(s_kv, valid_columns(case))
+    moved = s_q * h_q * (d_qk + D_V) * _BF16_BYTES + rows * d_qk * _BF16_BYTES
+    moved += s_q * case.dims["topk"] * _INT32_BYTES + 2 * s_q * h_q * _FP32_BYTES
+    return Work(flop, moved)
+
+
+def _case(
+    name: str, tags: str, s_q: int, s_kv: int, h_q: int, d_qk: int, topk: int, **options: object
+) -> Case:
+    dims = {"s_q": s_q, "s_kv": s_kv, "h_q": h_q, "h_kv": 1, "d_qk": d_qk, "topk": topk}
+    known: dict[str, object] = {
+        "indices": "random", "topk_length": "none", "sink": "none", "scale": d_qk**-0.5,
+        "values": "normal", "q_pad": 0, "kv_pad": 0, "indices_pad": 0, "indices_offset": 0,
+    }  # fmt: skip
+    return Case(name, dims, tuple(tags.split()), {**known, **options}, seed=sum(name.encode()))
+
+
+_PADDED = {"q_pad": 8, "kv_pad": 24, "indices_pad": 3, "indices_offset": 1}
+_FAR_ROW_PAD = 40_000  # with 60,000 rows the last one lies past 2^31 elements
+
+CASES = (
+    _case("small_512", "smoke sanitize", 4, 300, 16, 512, 300, indices="mixed"),
+    _case("small_576", "smoke sanitize", 5, 300, 20, 576, 301, indices="mixed", sink="special", **_PADDED),
+    _case("length_576", "smoke sanitize", 9, 500, 64, 576, 333, indices="mixed", topk_length="hostile"),
+    _case("v32_64", "smoke", 64, 4096, 128, 576, 2048),
+    _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite"),
+    *(
+        _case(f"heads_{h_q}", "corner", 3, 700, h_q, d_qk, 200, indices="mixed", sink="special", **_PADDED)
+        for h_q, d_qk in ((1, 576), (2, 512), (8, 512), (16, 576), (20, 512), (32, 576), (33, 512),
+                          (63, 576), (64, 512), (65, 576), (96, 512), (127, 512), (128, 576), (130, 576))
+    ),
+    *(
+        _case(f"topk_{topk}", "corner", 6, 2500, 16, d_qk, topk, indices="mixed", sink="finite",
+              indices_offset=topk % 4)
+        for topk, d_qk in ((1, 512), (2, 576), (15, 512), (31, 576), (32, 512), (63, 512), (64, 576),
+                           (65, 576), (127, 512), (128, 576), (129, 512), (255, 576), (256, 512),
+                           (257, 576), (511, 512), (1000, 576), (1027, 512), (2047, 576), (2048, 512))
+    ),
+    *(
+        _case(f"length_{h_q}_{d_qk}", "corner", 24, 900, h_q, d_qk, 65, indices="mixed",
+              topk_length="hostile", sink="special")
+        for h_q in (8, 64) for d_qk in D_QK
+    ),
+    _case("one_key", "corner", 130, 600, 16, 576, 128, indices="one_key"),
+    _case("one_key_short", "corner", 40, 600, 64, 512, 33, indices="one_key"),
+    _case("leading_invalid", "corner", 16, 600, 64, 576, 300, indices="leading_invalid"),
+    _case("interior", "corner", 16, 600, 64, 512, 640, indices="interior"),
+    _case("empty", "corner", 16, 600, 64, 576, 300, indices="empty", sink="special"),
+    _case("duplicates", "corner", 16, 600, 16, 512, 200, indices="duplicates"),
+    _case("trailing", "corner", 16, 3000, 16, 576, 1152, indices="trailing"),
+    _case("nan_listed", "corner", 12, 600, 16, 576, 100, indices="interior", values="nan"),
+    _case("inf_listed", "corner", 12, 600, 16, 512, 100, indices="interior", values="inf"),
+    _case("scale_zero", "corner", 4, 600, 16, 576, 100, indices="mixed", scale=0.0),
+    _case("scale_negative", "corner", 4, 600, 16, 512, 100, indices="mixed", scale=-0.7),
+    _case("scale_large", "corner", 4, 600, 16, 512, 100, indices="mixed", scale=3.0),
+    _case("few_rows", "corner", 8, 5, 16, 576, 200, indices="interior", sink="finite"),
+    _case("no_rows", "corner", 4, 0, 16, 576, 20, indices="empty"),
+    _case("no_columns", "corner", 4, 50, 16, 512, 0, sink="finite"),
+    _case("no_tokens", "corner", 0, 50, 16, 576, 64),
+    *(
+        _case(f"tokens_{s_q}", "corner", s_q, 300, 16, 512, 64, indices="mixed")
+        for s_q in (1, 2, 65, 65_535, 65_536)
+    ),
+    _case("far_rows", "corner", 4, 60_000, 16, 576, 256, kv_pad=_FAR_ROW_PAD),
+    *(
+        _case(f"seed1_{name}", "perf", 8192, 8192, 64, 512, RAMP_WIDTH, indices=indices, topk_length=length)
+        for name, indices, length in (("ramp", "ramp", "none"), ("ramp_length", "ramp", "valid"),
+                                      ("full", "random", "none"), ("full_length", "random", "valid"))
+    ),
+    *(_case(f"v32_kv{s_kv}", "perf", 4096, s_kv, 128, 576, 2048) for s_kv in (8192, 32768, 65536, 131072)),
+    _case("h64_d576", "perf", 4096, 32768, 64, 576, 2048),
+    *(
+        _case(f"h{h_q}_k{topk}", "perf", 4096, 65536, h_q, 512, topk)
+        for h_q in (64, 128) for topk in (512, 1024, 2048)
+    ),
+)  # fmt: skip
+
+OP = Op(
+    summary="Sparse MLA prefill: softmax(sm_scale q kv[indices]) kv[indices], FlashMLA's interface.",
+    inputs=(
+        Tensor("q", ("s_q", "h_q", "d_qk"), ("bf16",), divisible_by=16, stride_divisible_by=8),
+        Tensor("kv", ("s_kv", "h_kv", "d_qk"), ("bf16",), divisible_by=16, stride_divisible_by=8),
+        Tensor("indices", ("s_q", "h_kv", "topk"), ("i32",)),
+        Scalar("sm_scale", "float"),
+        Scalar("d_v", "int", default=D_V),
+        Tensor("attn_sink", ("h_q",), ("fp32",), optional=True),
+        Tensor("topk_length", ("s_q",), ("i32",), optional=True),
+    ),
+    outputs=(
+        Tensor("out", ("s_q", "h_q", "d_v"), ("bf16",)),
+        Tensor("max_logits", ("s_q", "h_q"), ("fp32",)),
+        Tensor("lse", ("s_q", "h_q"), ("fp32",)),
+    ),
+    check=check,
+    cases=CASES,
+    work=work,
+    probes=("random", "zero_q"),
+    batch="s_q",
+)

@@ -1,0 +1,158 @@
+"""Faults that can be read off PTX text. Rule `use-before-definition`.
+
+A register holds nothing until something writes it, and ptxas says nothing of a read before that;
+a compiler that moves an instruction across a definition makes wrong results, not an error.
+
+Error: a read that finds the register undefined, on every path. Precisely: follow all paths from
+the entry and give each up where it has read the register undefined; the read is an error when
+some path reaches it with the register undefined and none with a definition behind it. So in a
+loop whose body reads first and defines below, the definition reaches the read only along paths
+that have already read the register undefined: an error, although the back edge does bring it.
+`if (i > 0) use(x); x = ...;` in the same loop is none: the first round defines without reading.
+
+Warning: a read that finds the register undefined on some path.
+
+What counts: a predicated write defines (for warnings only under its predicate, or under both
+senses of it, or behind a branch on it). A predicated read, or a value that selp chooses between,
+need not happen, so a path goes on behind it. The accumulator of a wgmma whose scale-d is a
+predicate is not held to the rule: the first step of a sum passes false on purpose. Unreachable
+code neither reads nor defines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsekit.ptx.cfg import ControlFlow, control_flow
+from sparsekit.ptx.definedness import maybe_undefined_reads
+from sparsekit.ptx.module import Function, Instruction, Loc, Module
+from sparsekit.ptx.opcodes import ACCUMULATES, scale_d
+from sparsekit.ptx.operands import Register
+
+USE_BEFORE_DEFINITION = "use-before-definition"
+_CHOICES = frozenset({"selp", "slct"})  # d, a, b, condition: reads a or b
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault. severity is "error" or "warning"; entry the .entry or .func it stands in.
+
+    line is that of the PTX text, loc that of the source where line information is present.
+    """
+
+    severity: str
+    rule: str
+    entry: str
+    register: str
+    line: int
+    loc: Loc | None
+    message: str
+
+
+def lint(module: Module) -> tuple[Finding, ...]:
+    """All findings of a module in the order of its text, one per register of a function."""
+    noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
+    findings = [
+        finding
+        for function in (*module.entries, *module.functions)
+        if function.defined
+        for finding in _use_before_definition(function, control_flow(function, noreturn))
+    ]
+    return tuple(sorted(findings, key=lambda finding: finding.line))
+
+
+def _use_before_definition(function: Function, flow: ControlFlow) -> Iterator[Finding]:
+    code = function.instructions
+    suspects: dict[str, list[int]] = {}
+    for index, name in maybe_undefined_reads(function, flow):
+        if _read_of(code[index], name) is not None:
+            suspects.setdefault(name, []).append(index)
+    uses = _uses(code, suspects)
+    for name, reads in suspects.items():
+        hopeless = _never_defined_first(flow, code, uses[name], name)
+        errors = [index for index in reads if index in hopeless]
+        index = min(errors or reads)
+        yield _finding(function, index, name, uses[name], is_error=bool(errors))
+
+
+def _finding(
+    function: Function, index: int, name: str, uses: list[int], is_error: bool
+) -> Finding:
+    code = function.instructions
+    writers = [code[i].line for i in uses if _writes(code[i], name)]
+    written = f"first written in line {writers[0]}" if writers else "nothing writes it"
+    paths = "every path" if is_error else "some path"
+    return Finding(
+        severity="error" if is_error else "warning",
+        rule=USE_BEFORE_DEFINITION,
+        entry=function.name,
+        register=name,
+        line=code[index].line,
+        loc=code[index].loc,
+        message=f"`{code[index]}` reads {name} before its definition on {paths}; {written}",
+    )
+
+
+def _uses(code: tuple[Instruction, ...], names: Iterable[str]) -> Mapping[str, list[int]]:
+    """Per register the instructions that read or write it, in text order."""
+    uses: dict[str, list[int]] = {name: [] for name in names}
+    if uses:
+        for index, instruction in enumerate(code):
+            for name in {register.name for register in (*instruction.reads, *instruction.writes)}:
+                if name in uses:
+                    uses[name].append(index)
+    return uses
+
+
+def _never_defined_first(
+    flow: ControlFlow, code: tuple[Instruction, ...], uses: list[int], name: str
+) -> set[int]:
+    """The reads that paths reach with the register undefined and none with it defined.
+
+    A path that has read the register undefined goes no further.
+    """
+    by_block: dict[int, list[int]] = {}
+    for index in uses:
+        by_block.setdefault(flow.block_of(index), []).append(index)
+    undefined_at: set[int] = set()
+    defined_at: set[int] = set()
+    stack = [(0, False)]
+    seen = set(stack)
+    while stack:
+        block, defined = stack.pop()
+        ended = False
+        for index in by_block.get(block, ()):
+            read = _read_of(code[index], name)
+            if read is not None:
+                (defined_at if defined else undefined_at).add(index)
+                ended = read and not defined
+            if ended:
+                break
+            defined = defined or _writes(code[index], name)
+        if not ended:
+            following = {(successor, defined) for successor in flow.blocks[block].successors}
+            stack.extend(following - seen)
+            seen |= following
+    return undefined_at - defined_at
+
+
+def _writes(instruction: Instruction, name: str) -> bool:
+    return any(register.name == name for register in instruction.writes)
+
+
+def _read_of(instruction: Instruction, name: str) -> bool | None:
+    """Whether running the instruction reads the register for certain; None for no read."""
+    guard = instruction.predicate
+    if guard is not None and guard.name == name:
+        return True
+    if not any(register.name == name for register in instruction.reads):
+        return None
+    code = instruction.opcode
+    if code.destinations == ACCUMULATES and _writes(instruction, name):
+        if isinstance(scale_d(code, instruction.operands), Register):
+            return None
+    if code.base in _CHOICES:
+        condition = instruction.operands[-1]
+        return guard is None and isinstance(condition, Register) and condition.name == name
+    return guard is None

@@ -1,0 +1,28 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_STEP = 1024
+
+
+def format_bytes(count: int | None) -> str:
+    """`1.5 MiB`; a dash for what is not known."""
+    if count is None:
+        return "–"
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < _STEP:
+            break
+        value, unit = value / _STEP, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """`0.12 s`, `3.4 ms`, `2 min 5 s`; a dash for what was not measured."""
+    if seconds is None:
+        return "–"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+    if seconds >= 0.1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"

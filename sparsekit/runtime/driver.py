@@ -1,0 +1,153 @@
+"""The CUDA driver API: the only module that touches `cuda.bindings.driver`.
+
+Source: CUDA Driver API reference, library, execution-control and device management.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparsekit.errors import GpuError
+from sparsekit.model.call import Device
+
+DEFAULT_SHARED_BYTES = 48 * 1024  # above it a kernel must be told that it may
+_PTX_VERSION = re.compile(r"^\s*\.version\s+(\S+)", re.MULTILINE)
+_ADVICE = {
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the cubin is for another arch; sparsekit build --arch native",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; "
+    "use a cubin for this GPU (sparsekit build --arch native) or a newer driver",
+    "CUDA_ERROR_INVALID_IMAGE": "the driver cannot read it as a cubin",
+    "CUDA_ERROR_OUT_OF_MEMORY": "the GPU has no memory left",
+}
+
+
+@dataclass(frozen=True)
+class KernelHandle:
+    """A loaded entry. params: (offset, size) in bytes, as the driver reports them."""
+
+    handle: Any
+    library: Any
+    params: tuple[tuple[int, int], ...]
+
+
+class Driver:
+    """The driver, initialised. Raises GpuError when there is none, or it refuses."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise GpuError(f"cuda-python is not installed: {error}") from error
+        self._cu = driver
+        try:
+            self._check(driver.cuInit(0), "cuInit")
+        except GpuError:
+            raise
+        except Exception as error:  # the bindings raise their own kinds when libcuda is absent
+            raise GpuError(f"no CUDA driver: {_first_line(error)}") from error
+
+    @property
+    def version(self) -> str:
+        """The newest CUDA that the driver supports, as `13.0`."""
+        number = self._check(self._cu.cuDriverGetVersion(), "cuDriverGetVersion")
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def devices(self) -> Iterable[Device]:
+        count = self._check(self._cu.cuDeviceGetCount(), "cuDeviceGetCount")
+        return [self.device(index) for index in range(count)]
+
+    def device(self, index: int) -> Device:
+        """The device of that number among those that this process may see."""
+        handle = self._check(self._cu.cuDeviceGet(index), f"cuDeviceGet({index})")
+        name = self._check(self._cu.cuDeviceGetName(128, handle), "cuDeviceGetName")
+        prefix = "CU_DEVICE_ATTRIBUTE_"
+        major, minor, sms, shared = (
+            self._attribute(handle, prefix + attribute)
+            for attribute in (
+                "COMPUTE_CAPABILITY_MAJOR",
+                "COMPUTE_CAPABILITY_MINOR",
+                "MULTIPROCESSOR_COUNT",
+                "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            )
+        )
+        text = bytes(name).split(b"\0")[0].decode(errors="replace")
+        return Device((major, minor), sms, shared, index, text)
+
+    def _attribute(self, device: Any, name: str) -> int:
+        attribute = getattr(self._cu.CUdevice_attribute, name)
+        value = self._check(self._cu.cuDeviceGetAttribute(attribute, device), name)
+        return int(value)
+
+    def load(self, image: bytes, entry: str, what: str) -> KernelHandle:
+        """Load a cubin (or PTX) and look up one entry. what: names the image in an error."""
+        try:
+            library = self._check(
+                self._cu.cuLibraryLoadData(image, [], [], 0, [], [], 0), f"loading {what}"
+            )
+        except GpuError as error:
+            raise GpuError(f"{error}{self._ptx_note(image)}") from error
+        kernel = self._check(
+            self._cu.cuLibraryGetKernel(library, entry.encode()), f"looking up {entry} in {what}"
+        )
+        return KernelHandle(kernel, library, self._params(kernel))
+
+    def _ptx_note(self, image: bytes) -> str:
+        told = _PTX_VERSION.search(image[:4096].decode(errors="replace"))
+        return f" (PTX {told[1]}; the driver supports CUDA {self.version})" if told else ""
+
+    def _params(self, kernel: Any) -> tuple[tuple[int, int], ...]:
+        found: list[tuple[int, int]] = []
+        while True:
+            result, *info = self._cu.cuKernelGetParamInfo(kernel, len(found))
+            if result != self._cu.CUresult.CUDA_SUCCESS:
+                return tuple(found)
+            found.append((int(info[0]), int(info[1])))
+
+    def allow_shared(self, kernel: KernelHandle, dynamic_bytes: int, device: int) -> None:
+        """Let the kernel have that much dynamic shared memory on the device; above 48 KiB only."""
+        if dynamic_bytes <= DEFAULT_SHARED_BYTES:
+            return
+        attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = self._check(self._cu.cuDeviceGet(device), f"cuDeviceGet({device})")
+        self._check(
+            self._cu.cuKernelSetAttribute(attribute, dynamic_bytes, kernel.handle, handle),
+            f"asking for {dynamic_bytes} bytes of shared memory",
+        )
+
+    def launch(
+        self, kernel: KernelHandle, grid: Sequence[int], threads: int,
+        cluster: Sequence[int] | None, shared_bytes: int, stream: int, cells: Sequence[Any],
+        what: str,
+    ) -> None:  # fmt: skip
+        """Launch on the stream. cells: ctypes values, one per parameter; what: names the launch."""
+        cu = self._cu
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = shared_bytes
+        config.hStream = stream
+        if cluster:
+            attribute = cu.CUlaunchAttribute()
+            attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dims = attribute.value.clusterDim
+            dims.x, dims.y, dims.z = cluster
+            config.attrs, config.numAttrs = [attribute], 1
+        addresses = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(c) for c in cells])
+        result = cu.cuLaunchKernelEx(config, kernel.handle, ctypes.addressof(addresses), 0)
+        self._check(result, what)
+
+    def _check(self, results: tuple[Any, ...], what: str) -> Any:
+        """The value of a driver call. Raises GpuError naming the call, the code and what to do."""
+        if results[0] != self._cu.CUresult.CUDA_SUCCESS:
+            name = getattr(results[0], "name", str(results[0]))
+            advice = f": {_ADVICE[name]}" if name in _ADVICE else ""
+            raise GpuError(f"{what}: the driver says {name}{advice}")
+        return results[1] if len(results) == 2 else results[1:]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

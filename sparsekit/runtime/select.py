@@ -1,0 +1,125 @@
+"""Choosing what runs a call: kernel, variant, target and instance, each with its reason.
+
+Pure: it looks at facts of the call, never at tensors or the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sparsekit.errors import SpecError
+from sparsekit.model.arch import Arch, format_capability
+from sparsekit.model.call import Call
+from sparsekit.model.kernel import Arg, Instance, Kernel, Launch, Promise, Variant, passed_args
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run a call; `launches` as the spec gives them for it."""
+
+    kernel: Kernel
+    variant: Variant
+    arch: Arch
+    instance: Instance
+    launches: tuple[Launch, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name}:{self.variant.name} [{self.instance.name}] {self.arch}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was considered, and why it was taken or passed over."""
+
+    subject: str
+    taken: bool
+    reason: str
+    candidate: Candidate | None = None
+
+
+def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Iterable[Decision]:
+    """Every decision in order of preference: kernels as given, then variants, then instances.
+
+    kernels: with the names of the variants that may be taken. call.device must be known.
+    """
+    assert call.device is not None, "a choice looks at the device"
+    device = call.device.compute_capability
+    for kernel, names in kernels:
+        archs = kernel.targets_for(device)
+        if not archs:
+            reason = f"no target of {' '.join(kernel.targets)} runs on {format_capability(device)}"
+            yield Decision(kernel.name, False, reason)
+        for arch in archs:
+            for name in names:
+                yield from _decide_variant(kernel, kernel.variant_at(name, arch), arch, call)
+
+
+def _decide_variant(
+    kernel: Kernel, variant: Variant, arch: Arch, call: Call
+) -> Iterable[Decision]:
+    subject = f"{kernel.name}:{variant.name} {arch}"
+    if reason := kernel.reject(variant, call):
+        yield Decision(subject, False, reason)
+        return
+    launches = kernel.launches(variant, call)
+    for instance in kernel.instances:
+        candidate = Candidate(kernel, variant, arch, instance, launches)
+        reason = misfit(candidate, call)
+        yield Decision(str(candidate), reason is None, reason or "fits", candidate)
+
+
+def misfit(candidate: Candidate, call: Call) -> str | None:
+    """Why the instance cannot serve the call; None when it can."""
+    instance = candidate.instance
+    for tensor, dtype in instance.dtypes.items():
+        if call.dtypes.get(tensor) != dtype:
+            return f"it is compiled for {tensor} in {dtype}, found {call.dtypes.get(tensor)}"
+    for name, value in instance.constants.items():
+        if call.fact(name) != value:
+            return f"it is compiled for {name} = {value}, found {call.fact(name)}"
+    for launch in candidate.launches:
+        if reason := _broken_promise(candidate.kernel, instance, launch, call):
+            return reason
+    return None
+
+
+def _broken_promise(kernel: Kernel, instance: Instance, launch: Launch, call: Call) -> str | None:
+    entry = kernel.entry(launch.entry)
+    args = {a.name: a for a in passed_args(entry, instance)}
+    for promise in kernel.promises(entry, instance):
+        arg = args[promise.arg]
+        value = _known_value(arg, launch, call)
+        if value is not None and value % promise.divisible_by:
+            return broken_promise_text(arg, promise, value)
+    return None
+
+
+def _known_value(arg: Arg, launch: Launch, call: Call) -> int | None:
+    """An integer's value, or what is known of an address: the power of two that divides it."""
+    if arg.is_pointer:
+        return call.alignments.get(arg.bound_to)  # absent: null, or scratch of our own
+    value = argument_number(arg, launch, call)
+    return value if isinstance(value, int) else None
+
+
+def argument_number(arg: Arg, launch: Launch, call: Call) -> int | float:
+    """The value of a scalar argument. Raises SpecError when its source names nothing."""
+    if arg.bound_to in launch.values:
+        return launch.values[arg.bound_to]
+    value = call.number(arg.bound_to)
+    if value is None:
+        raise SpecError(
+            f"argument {arg.name}: {arg.bound_to!r} is no dim, scalar, stride or launch value"
+        )
+    return value
+
+
+def broken_promise_text(arg: Arg, promise: Promise, value: int) -> str:
+    """One sentence: what was promised of which argument, and what was found."""
+    if arg.is_pointer:
+        return (
+            f"it assumes {arg.bound_to} at a multiple of {promise.divisible_by} bytes, "
+            f"found an address divisible by {value & -value if value else 0} only"
+        )
+    return f"it assumes {arg.bound_to} to be a multiple of {promise.divisible_by}, found {value}"

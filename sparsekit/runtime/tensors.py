@@ -1,0 +1,85 @@
+"""torch tensors as facts and addresses. The only module of the runtime that imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+_DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.bool: "i1",
+}  # fmt: skip
+_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
+_LARGEST_ALIGNMENT = 256
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`bf16` of torch.bfloat16; torch's own name where we have none."""
+    return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def dtype_of(name: str) -> torch.dtype:
+    return _BY_NAME[name]
+
+
+def dtype_argument(value: object) -> str | None:
+    """The element type that `out_dtype=` names, as a torch dtype or a name; None if none."""
+    if isinstance(value, torch.dtype):
+        return dtype_name(value)
+    return value if isinstance(value, str) and value in _BY_NAME else None
+
+
+def alignment(address: int) -> int:
+    """The largest power of two up to 256 that divides the address."""
+    return min(address & -address, _LARGEST_ALIGNMENT) if address else _LARGEST_ALIGNMENT
+
+
+def address(tensor: torch.Tensor) -> int:
+    return int(tensor.data_ptr())
+
+
+def empty(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype_of(dtype), device=device)
+
+
+def stream_of(device: torch.device) -> int:
+    """The handle of the device's current stream."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def capturing() -> bool:
+    """Whether the current stream is recording a CUDA graph."""
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+@contextmanager
+def current(device: torch.device) -> Iterator[None]:
+    """Make the device current, its context made; the one that was current is so again after."""
+    with torch.cuda.device(device):
+        yield
+
+
+@lru_cache(maxsize=None)
+def initialise(index: int) -> None:
+    """Make the primary context of the device, as torch does on first use."""
+    torch.empty(0, device=torch.device("cuda", index))
+
+
+def facts(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """dtypes, strides and alignments of the tensors that are there, by name."""
+    present = {name: t for name, t in tensors.items() if t is not None}
+    return {
+        "dtypes": {name: dtype_name(t.dtype) for name, t in present.items()},
+        "strides": {name: tuple(t.stride()) for name, t in present.items()},
+        "alignments": {name: alignment(address(t)) for name, t in present.items()},
+    }

@@ -1,0 +1,78 @@
+"""Reading `spec.py` and `op.py`: Python files that are data.
+
+Their syntax tree is checked before they run: they import `sparsekit.model` and a few pure modules of
+the standard library, and call nothing that reaches outside.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TypeVar
+
+from sparsekit.errors import SparsekitError, SpecError
+
+_MODULES = frozenset({
+    "__future__", "collections", "collections.abc", "dataclasses", "enum", "fractions", "functools",
+    "itertools", "math", "operator", "sparsekit.model", "string", "typing",
+})  # fmt: skip
+_FORBIDDEN = frozenset({
+    "__builtins__", "__import__", "breakpoint", "compile", "delattr", "eval", "exec", "exit",
+    "globals", "input", "locals", "open", "print", "quit", "setattr", "vars",
+})  # fmt: skip
+
+T = TypeVar("T")
+
+
+def read_object(file: Path, name: str, kind: type[T]) -> T:
+    """The object that the file binds to `name`. Raises SpecError with file, line and reason."""
+    try:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source, filename=str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file} cannot be read: {error}") from error
+    except SyntaxError as error:
+        raise SpecError(f"{file}:{error.lineno}: {error.msg}") from error
+    _check(tree, file)
+    namespace: dict[str, object] = {"__name__": f"sparsekit_{file.stem}", "__file__": str(file)}
+    try:
+        exec(compile(tree, str(file), "exec"), namespace)
+    except SparsekitError as error:
+        raise SpecError(f"{file}: {error}") from error
+    except Exception as error:
+        raise SpecError(f"{file}:{_line(error, file)}: {type(error).__name__}: {error}") from error
+    found = namespace.get(name)
+    if not isinstance(found, kind):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise SpecError(f"{file} must bind {name} to a {kind.__name__}, found {what}")
+    return found
+
+
+def _check(tree: ast.Module, file: Path) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = ["." * node.level + (node.module or "")]
+        elif isinstance(node, ast.Name) and node.id in _FORBIDDEN:
+            raise SpecError(f"{file}:{node.lineno}: {node.id} is not allowed; {file.name} is data")
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("__"):
+            raise SpecError(f"{file}:{node.lineno}: .{node.attr} is not allowed; {file.name} is data")
+        else:
+            continue
+        for module in names:
+            if module not in _MODULES:
+                raise SpecError(
+                    f"{file}:{node.lineno}: imports {module}; {file.name} is data and may import "
+                    f"sparsekit.model and pure standard modules ({', '.join(sorted(_MODULES)[1:])})"
+                )
+
+
+def _line(error: Exception, file: Path) -> int:
+    """The line of the file where the error arose."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,112 @@
+"""Finding toolchains: the installed one of each language, and those beside it by id."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparsekit.errors import ToolchainError
+from sparsekit.model.kernel import Lang
+from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
+from sparsekit.settings import Settings
+from sparsekit.toolchain.packages import Package, file_sha256, find_package
+
+_CU13 = Path("nvidia/cu13")
+_TRITON_BIN = Path("triton/backends/nvidia/bin")
+_PTXAS_ROLES = {"TRITON_PTXAS_PATH": "ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "ptxas-blackwell"}
+
+
+@dataclass(frozen=True)
+class Toolchains:
+    """Where toolchains are looked for. Ids name folders below `<data>/toolchains`, each a site."""
+
+    settings: Settings
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.data_dir / "toolchains"
+
+    def default(self, lang: Lang) -> Toolchain:
+        """The toolchain installed beside sparsekit. Raises ToolchainError with what to install."""
+        found = _at(lang, sys.path, self.settings.ptxas)
+        if found is None:
+            package = "nvidia-cuda-nvrtc" if lang == "cuda" else "triton"
+            raise ToolchainError(
+                f"no {COMPILER_NAMES[lang]} found: package {package} is not installed for "
+                f"{sys.executable}; pip install -c constraints.txt {package}"
+            )
+        return found
+
+    def named(self, lang: Lang, identifier: str) -> Toolchain:
+        """The toolchain of that id. Raises ToolchainError with the ids at hand."""
+        at_hand = {t.id: t for t in self.all(lang)}
+        if identifier not in at_hand:
+            known = ", ".join(at_hand) or "none"
+            raise ToolchainError(
+                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. Another "
+                f"goes into a folder of its own: pip install --no-deps --target "
+                f"{self.folder}/{identifier} {identifier.replace('-', '==', 1)}"
+            )
+        return at_hand[identifier]
+
+    def all(self, lang: Lang) -> Iterable[Toolchain]:
+        """The installed toolchain, if there is one, then those beside it."""
+        installed = _at(lang, sys.path, self.settings.ptxas)
+        if installed is not None:
+            yield installed
+        for site in sorted(self.folder.glob(f"{COMPILER_NAMES[lang]}-*")):
+            found = _at(lang, [str(site)], {})
+            if found is not None and found.id == site.name:
+                yield found
+
+
+def _at(lang: Lang, path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:
+    return _nvrtc(path) if lang == "cuda" else _triton(path, ptxas)
+
+
+def _nvrtc(path: list[str]) -> Toolchain | None:
+    """NVRTC and the headers of the runtime; a side-by-side NVRTC uses the installed headers."""
+    nvrtc = find_package("nvidia-cuda-nvrtc", path)
+    headers = find_package("nvidia-cuda-runtime", path) or find_package("nvidia-cuda-runtime", sys.path)
+    if nvrtc is None:
+        return None
+    library = nvrtc.file(str(_CU13 / "lib/libnvrtc.so.13"))
+    if not library.is_file():
+        raise ToolchainError(f"nvidia-cuda-nvrtc {nvrtc.version} is installed without {library}")
+    tools = {"library": library}
+    if headers is not None:
+        tools["include"] = headers.file(str(_CU13 / "include"))
+    return Toolchain("cuda", nvrtc.version, nvrtc.site, _joined(nvrtc, headers), tools)
+
+
+def _triton(path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:
+    package = find_package("triton", path)
+    if package is None:
+        return None
+    tools = {role: package.file(str(_TRITON_BIN / role)) for role in _PTXAS_ROLES.values()}
+    found = Toolchain("triton", package.version, package.site, package.fingerprint, tools)
+    return _with_ptxas(found, ptxas) if ptxas else found
+
+
+def _with_ptxas(toolchain: Toolchain, chosen: Mapping[str, str]) -> Toolchain:
+    """The toolchain with assemblers that the user chose; they are part of what it is."""
+    digest, tools = hashlib.sha256(toolchain.fingerprint.encode()), dict(toolchain.tools)
+    for variable, name in sorted(chosen.items()):
+        file = Path(name)
+        if not file.is_file():
+            raise ToolchainError(f"{variable}={name}: there is no such file; unset it or correct it")
+        tools[_PTXAS_ROLES[variable]] = file
+        digest.update(f"{variable} {file_sha256(file)}\n".encode())
+    return replace(
+        toolchain, fingerprint=digest.hexdigest(), tools=tools, overrides=dict(chosen)
+    )
+
+
+def _joined(*packages: Package | None) -> str:
+    digest = hashlib.sha256()
+    for package in packages:
+        digest.update(f"{package.fingerprint if package else 'absent'}\n".encode())
+    return digest.hexdigest()

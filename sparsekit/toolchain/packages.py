@@ -1,0 +1,63 @@
+"""Installed packages and the digest of what they consist of, read from their metadata.
+
+Packages are never imported: two releases of one compiler cannot share a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed distribution. digests: sha256 (urlsafe base64) of its files, by path."""
+
+    name: str
+    version: str
+    site: Path
+    digests: tuple[tuple[str, str], ...]
+
+    def file(self, path: str) -> Path:
+        return self.site / path
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the files' digests: the same for pip and uv, in any folder."""
+        digest = hashlib.sha256(f"{self.name}=={self.version}\n".encode())
+        for path, sha256 in self.digests or self._measured():
+            digest.update(f"{path} {sha256}\n".encode())
+        return digest.hexdigest()
+
+    def _measured(self) -> Iterable[tuple[str, str]]:
+        """Digests of the files themselves, for an install whose metadata lists none (editable)."""
+        root = self.site / self.name.replace("-", "_")
+        for file in sorted(root.rglob("*")):
+            if file.suffix != ".pyc" and file.is_file():
+                yield str(file.relative_to(root)), file_sha256(file)
+
+
+def find_package(name: str, path: list[str]) -> Package | None:
+    """The package of that name in the folders of `path`, the first one; None when absent."""
+    context = DistributionFinder.Context(name=name, path=path)
+    for dist in MetadataPathFinder.find_distributions(context):
+        site = Path(str(dist.locate_file("")))
+        return Package(name, dist.version, site, tuple(sorted(_digests(dist))))
+    return None
+
+
+def _digests(dist: Distribution) -> Iterable[tuple[str, str]]:
+    """Files with their digests, less what an installer adds or rewrites."""
+    for line in (dist.read_text("RECORD") or "").splitlines():
+        path, _, rest = line.partition(",")
+        sha256 = rest.partition(",")[0].removeprefix("sha256=")
+        if sha256 and not path.startswith("..") and ".dist-info/" not in path:
+            yield path, sha256
+
+
+def file_sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
