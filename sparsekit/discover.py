@@ -13,14 +13,14 @@ from functools import cached_property
 from pathlib import Path
 
 from sparsekit.errors import SpecError, UsageError
-from sparsekit.model.kernel import Kernel
+from sparsekit.model.kernel import LANG_PREFIXES, Kernel
 from sparsekit.model.op import Op
 from sparsekit.model.reference import Reference, parse_reference
 from sparsekit.model.validate import validate_kernel, validate_op
 from sparsekit.spec_file import read_object
 
 _PACKAGE = Path(__file__).resolve().parent
-LANG_FOLDERS = {"cu": "cuda", "triton": "triton"}
+_LANGS = {prefix: lang for lang, prefix in LANG_PREFIXES.items()}
 
 
 @dataclass(frozen=True)
@@ -137,27 +137,29 @@ class Catalog:
                 raise UsageError(f"{reference.name}: expected a kernel folder with a spec.py in it")
             return [self._choice(self.kernel_in(folder), reference)]
         kernels, by_op = self._named(reference)
+        if by_op and not kernels:
+            raise UsageError(f"no kernel computes the op {reference.name}")
         if not kernels:
             self._raise_unknown(reference)
         return [self._choice(k, reference, by_op) for k in kernels if self._bears(k, reference)]
 
     def _named(self, reference: Reference) -> tuple[list[Kernel], bool]:
         lang, slash, name = reference.name.rpartition("/")
-        if slash and lang not in LANG_FOLDERS:
+        if slash and lang not in _LANGS:
             raise UsageError(f"{reference}: expected cu/NAME or triton/NAME before the slash")
         if any(c in name for c in "*?["):
-            pool = [k for k in self.kernels if not slash or k.lang == LANG_FOLDERS[lang]]
+            pool = [k for k in self.kernels if not slash or k.lang == _LANGS[lang]]
             return [k for k in pool if fnmatchcase(k.name, name)], False
         bearing = [k for k in self.kernels if k.name == name]
         if slash:
-            bearing = [k for k in bearing if k.lang == LANG_FOLDERS[lang]]
+            bearing = [k for k in bearing if k.lang == _LANGS[lang]]
         elif name in self.ops and not reference.variant:
             return [k for k in self.kernels if k.op == name], True
         elif reference.variant and name in self.ops:
             of_op = [k for k in self.kernels if k.op == name and k.variant(reference.variant)]
             bearing = bearing or of_op
         if len(bearing) > 1:
-            candidates = ", ".join(f"{_short(k)} ({k.folder})" for k in bearing)
+            candidates = ", ".join(f"{k.qualified_name} ({k.folder})" for k in bearing)
             raise UsageError(f"{reference} is ambiguous: {candidates}")
         return bearing, False
 
@@ -185,10 +187,6 @@ class Catalog:
 
 def _variants(kernel: Kernel, pattern: str | None) -> tuple[str, ...]:
     return tuple(v.name for v in kernel.variants if fnmatchcase(v.name, pattern or "*"))
-
-
-def _short(kernel: Kernel) -> str:
-    return f"{'cu' if kernel.lang == 'cuda' else 'triton'}/{kernel.name}"
 
 
 def _kernel_folders(root: Path) -> list[Path]:

@@ -61,6 +61,10 @@ class GpuError(SparsekitError):
     exit_code = 6
 
 
+class ContextLostError(GpuError):
+    """A kernel faulted: nothing else can run on the device in this process."""
+
+
 class StoreError(SparsekitError):
     """The artifact store cannot be used as it stands."""
 

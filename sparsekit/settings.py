@@ -25,7 +25,7 @@ class Settings:
     cache_dir: the artifact store. data_dir: where toolchains beside the installed ones lie.
     kernel_dirs: folders of kernel folders that the user named. jobs: worker processes.
     ptxas: assemblers that the user chose for Triton, by variable. interpret: TRITON_INTERPRET is
-    set, which would make Triton compile nothing.
+    set, which would make Triton compile nothing. path, cuda_home: where tools are looked for.
     """
 
     cache_dir: Path
@@ -35,6 +35,7 @@ class Settings:
     ptxas: Mapping[str, str]
     interpret: bool
     path: str
+    cuda_home: str | None
 
 
 def load(
@@ -45,13 +46,15 @@ def load(
     table = _project_table(Path.cwd())
     dirs = kernel_dirs or _paths(env.get("SPARSEKIT_KERNELS")) or _listed(table.get("kernels"))
     return Settings(
-        cache_dir=cache_dir or _folder(env.get("SPARSEKIT_CACHE_DIR") or table.get("cache-dir"), "cache"),
+        cache_dir=cache_dir
+        or _folder(env.get("SPARSEKIT_CACHE_DIR") or table.get("cache-dir"), "cache"),
         data_dir=_folder(env.get("SPARSEKIT_DATA_DIR") or table.get("data-dir"), "data"),
         kernel_dirs=tuple(d.expanduser().resolve() for d in dirs),
         jobs=_jobs(jobs or env.get("SPARSEKIT_JOBS") or table.get("jobs")),
         ptxas={v: env[v] for v in _PTXAS_VARIABLES if env.get(v)},
         interpret=env.get("TRITON_INTERPRET", "0") not in ("", "0"),
         path=env.get("PATH", os.defpath),
+        cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH"),
     )
 
 
@@ -76,7 +79,9 @@ def _project_table(folder: Path) -> dict[str, object]:
     unknown = [k for k in table if k not in _KEYS]
     if unknown:
         known = ", ".join(_KEYS)
-        raise UsageError(f"[tool.sparsekit] in {file} has unknown key {unknown[0]!r}; it takes {known}")
+        raise UsageError(
+            f"[tool.sparsekit] in {file} has unknown key {unknown[0]!r}; it takes {known}"
+        )
     return dict(table)
 
 

@@ -57,7 +57,9 @@ def _check(tree: ast.Module, file: Path) -> None:
         elif isinstance(node, ast.Name) and node.id in _FORBIDDEN:
             raise SpecError(f"{file}:{node.lineno}: {node.id} is not allowed; {file.name} is data")
         elif isinstance(node, ast.Attribute) and node.attr.startswith("__"):
-            raise SpecError(f"{file}:{node.lineno}: .{node.attr} is not allowed; {file.name} is data")
+            raise SpecError(
+                f"{file}:{node.lineno}: .{node.attr} is not allowed; {file.name} is data"
+            )
         else:
             continue
         for module in names:

@@ -57,6 +57,7 @@ enum : int {
   kDSteps = kDQk / kMmaK / 2,  // 16-wide steps of d of one score warp
   kQSharedSteps = kDSteps - kQRegSteps,
   kQSharedChunks = kQSharedSteps * 2 * kMmaK / kChunk,  // of one head
+  kSoftmaxStages = 6,          // parts of the softmax of one head, each between two d steps
   kHeadTiles = kHeads / 32,                             // 16-head mma tiles of a score warp
   kOwnRows = kHeadTiles,                                // heads whose softmax a score thread keeps
   kTokenTiles = kBlockK / 8,                            // 8-token mma tiles of a score warp
@@ -64,7 +65,6 @@ enum : int {
   kValueHeadTiles = kHeads / 16,                        // 16-head mma tiles of a value warp
   kValueColTiles = kLine / 8,                           // 8-column mma tiles of a value warp
   kHeadGroups = kHeads / 8,
-  kPBuffers = kStages > 3 ? 3 : 2,  // see where kKvFull is signalled
   kPBufferBytes = kHeads * kBlockK * sizeof(bf16),
 
   kGatherThreads = kBlockK * kLine / kChunk,        // one 128-byte line of every row of the tile
@@ -88,9 +88,9 @@ static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 1
 struct SharedMemory {
   alignas(kLineBytes) bf16 kv[kStages][kBlockK][kDQk];
   alignas(kLineBytes) bf16 q[kHeads][kQSharedChunks > 0 ? kQSharedChunks * kChunk : kChunk];
-  alignas(kLineBytes) unsigned p[kPBuffers][kHeads][kBlockK / 2];  // two bf16 each
-  alignas(kChunkBytes) float4 partial[kScoreWarps][kPartialVecs][kWarp];
-  alignas(kChunkBytes) float alpha[kPBuffers][8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
+  alignas(kLineBytes) unsigned p[2][kHeads][kBlockK / 2];  // two bf16 each
+  alignas(kChunkBytes) float4 partial[2][kScoreWarps][kPartialVecs][kWarp];
+  alignas(kChunkBytes) float alpha[2][8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
   alignas(kChunkBytes) float o_scale[8][kHeadGroups];           // the sink; with the last P, the factor of O in out
 };
 
@@ -99,7 +99,7 @@ struct SharedMemory {
 enum Barrier : unsigned {  // 0 is __syncthreads
   kKvFull = 1,             // + tiles left % 2, kThreads: value warps arrive once the tile has landed, score warps wait
   kPReady = 3,             // + tiles left % 2, kThreads: score warps arrive once P and alpha stand, value warps wait
-  kPartialReady = 5,       // + half of the heads, 2 warps: both have stored their partial S
+  kPartialReady = 5,       // + half of the heads, 2 warps: both have stored their partial S of the last tile
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -150,38 +150,48 @@ __device__ __forceinline__ int head_group(int half, int d_parity, int slot) {
   return half * 2 * kOwnRows + (slot + d_parity * kOwnRows) % (2 * kOwnRows);
 }
 
-/// S of this warp's d steps: 2 kOwnRows slots of 8 heads x kBlockK tokens.
+/// S of this warp's d steps: 2 kOwnRows slots of 8 heads x kBlockK tokens. Operands are loaded a step ahead;
+/// between(step) runs before each step's mma, so that its arithmetic fills the gaps between them.
+template <typename Between>
 __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4],
                                           const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
-                                          const unsigned (&q_shared)[kHeadTiles], unsigned k_shared) {
+                                          const unsigned (&q_shared)[kHeadTiles], unsigned k_shared,
+                                          const Between& between) {
+  unsigned a[2][kHeadTiles][4], b[2][kTokenTiles / 2][4];
+  const auto load = [&](int step) {
+#pragma unroll
+    for (int m = 0; m < kHeadTiles; ++m) {
+      if (step < kQRegSteps) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[step % 2][m][e] = q[step][m][e];
+      } else {
+        const int shared_step = step - kQRegSteps;
+        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+            a[step % 2][m], (q_shared[m] ^ shared_step % 2 * (kLineBytes / 2)) + shared_step / 2 * kLineBytes);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTokenTiles / 2; ++n) {
+      ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+          b[step % 2][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
+    }
+  };
 #pragma unroll
   for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
   }
+  load(0);
 #pragma unroll
   for (int step = 0; step < kDSteps; ++step) {
-    unsigned a[kHeadTiles][4];
+    if (step + 1 < kDSteps) load(step + 1);
+    between(step);
 #pragma unroll
-    for (int m = 0; m < kHeadTiles; ++m) {
-      if (step < kQRegSteps) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) a[m][e] = q[step][m][e];
-      } else {
-        const int shared_step = step - kQRegSteps;
-        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            a[m], (q_shared[m] ^ (shared_step % 2 * kLineBytes / 2)) + shared_step / 2 * kLineBytes);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; n += 2) {
-      unsigned b[4];
-      ldmatrix_sync_aligned_m8n8_x4_shared_b16(b, (k_shared ^ (step % 2 * kLineBytes / 2)) + step / 2 * kLineBytes +
-                                                      n * 8 * kRowBytes);
+    for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
       for (int m = 0; m < kHeadTiles; ++m) {
-        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[m], b[0], b[1]);
-        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n + 1], a[m], b[2], b[3]);
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m], b[step % 2][n / 2][n % 2 * 2],
+                                                            b[step % 2][n / 2][n % 2 * 2 + 1]);
       }
     }
   }
@@ -263,16 +273,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   int round[kScanLoads];
   if (derive) load_scan_round(round, row, topk - kScanWidth, topk);
 
-  if (warp < kScoreWarps) {
+  if (warp >= kValueWarps) {
     // -------------------------------------------------------------- score warps
-    const int half = warp / 2, d_parity = warp % 2;
+    const int thread = threadIdx.x - kValueThreads;
+    const int half = warp / 2 % 2, d_parity = warp % 2;
     const int g = lane / 4, t = lane % 4;  // mma fragments: 8-row group and column pair
 
     // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
     const bf16* q_block = q + token * q_token_stride_elems + first_head * q_head_stride_elems;
     const int heads = min(h_q - first_head, kHeads);
 #pragma unroll
-    for (int c = threadIdx.x; c < kHeads * kQSharedChunks; c += kScoreThreads) {
+    for (int c = thread; c < kHeads * kQSharedChunks; c += kScoreThreads) {
       constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
       const int head = c / kChunks, chunk = c % kChunks;
       const bf16* src = q_block + (head < heads ? head : 0) * q_head_stride_elems;
@@ -293,10 +304,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    if (threadIdx.x < kHeads) {
-      const bool has_sink = attn_sink != nullptr && threadIdx.x < heads;
-      smem.o_scale[threadIdx.x % 8][threadIdx.x / 8] =
-          has_sink ? __ldg(attn_sink + first_head + threadIdx.x) : -infinity();
+    if (thread < kHeads) {
+      const bool has_sink = attn_sink != nullptr && thread < heads;
+      smem.o_scale[thread % 8][thread / 8] =
+          has_sink ? __ldg(attn_sink + first_head + thread) : -infinity();
     }
 
     const int length = derive                   ? last_valid_column_end(round, row, topk, s_kv)
@@ -323,89 +334,119 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     float row_max[kOwnRows], row_sum[kOwnRows];
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) row_max[r] = -infinity(), row_sum[r] = 0.0f;
+    float s[kHeadTiles][kTokenTiles][4];  // of the newest tile
+    float x[kOwnRows][kTokenTiles][2];    // of the tile before: this warp's half of d, then the scaled scores
+    unsigned listed = 0;                  // bit k: row k of that tile
     bool any_listed = false;
-    int stage_bytes = 0, p_buffer = 0;
+    int buffer = 0;
 
-#pragma unroll 1
-    for (; tiles_left > 0; --tiles_left) {
-      bar_sync(kKvFull + tiles_left % 2, kThreads);
-      const unsigned listed = __ballot_sync(0xffffffff, is_valid(index, s_kv));
-      any_listed |= listed != 0;
+    // Which rows of the tile at hand are listed; the indices of the next one fly.
+    const auto next_listed = [&] {
+      const unsigned mask = __ballot_sync(0xffffffff, is_valid(index, s_kv));
+      any_listed |= mask != 0;
       columns_left -= kBlockK;
       index = columns_left > 0 ? __ldg(index_at) : -1;
       index_at += kBlockK;
+      return mask;
+    };
 
-      float s[kHeadTiles][kTokenTiles][4];
-      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes);
-
-      // Partners swap: each adds the other's half of d to the heads that it owns.
-      float x[kOwnRows][kTokenTiles][2];
+    // Partners swap halves of S: the lower slots stay, the upper ones go to the partner, which owns their heads.
+    const auto send = [&] {
       float sent[kPartialVecs * 4];
 #pragma unroll
       for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int mine = r, theirs = r + kOwnRows;
-            x[r][n][e] = s[mine / 2][n][mine % 2 * 2 + e];
-            sent[(r * kTokenTiles + n) * 2 + e] = s[theirs / 2][n][theirs % 2 * 2 + e];
-          }
+        for (int i = 0; i < kTokenTiles * 2; ++i) {
+          const int mine = r, theirs = r + kOwnRows;
+          x[r][i / 2][i % 2] = s[mine / 2][i / 2][mine % 2 * 2 + i % 2];
+          sent[r * kTokenTiles * 2 + i] = s[theirs / 2][i / 2][theirs % 2 * 2 + i % 2];
         }
       }
 #pragma unroll
       for (int v = 0; v < kPartialVecs; ++v) {
-        smem.partial[warp][v][lane] = make_float4(sent[4 * v], sent[4 * v + 1], sent[4 * v + 2], sent[4 * v + 3]);
+        smem.partial[buffer][warp % kScoreWarps][v][lane] =
+            make_float4(sent[4 * v], sent[4 * v + 1], sent[4 * v + 2], sent[4 * v + 3]);
+      }
+    };
+
+    // Online softmax of own row r, in kSoftmaxStages parts. While nothing but -inf was seen the maximum that is
+    // subtracted is 0, so that no inf - inf arises.
+    float others[kOwnRows][kTokenTiles * 2], subtracted[kOwnRows], alpha[kOwnRows], tile_sum[kOwnRows];
+    const auto softmax = [&](int r, int stage) {
+      const int group = head_group(half, d_parity, r);
+      if (stage == 0) {
+#pragma unroll
+        for (int v = 0; v < kTokenTiles / 2; ++v) {
+          const float4 other = smem.partial[buffer][warp % kScoreWarps ^ 1][r * (kTokenTiles / 2) + v][lane];
+          others[r][4 * v] = other.x, others[r][4 * v + 1] = other.y;
+          others[r][4 * v + 2] = other.z, others[r][4 * v + 3] = other.w;
+        }
+      } else if (stage == 1) {
+        subtracted[r] = row_max[r];
+#pragma unroll
+        for (int i = 0; i < kTokenTiles * 2; ++i) {
+          const float scaled = (x[r][i / 2][i % 2] + others[r][i]) * sm_scale;
+          x[r][i / 2][i % 2] = listed >> (i / 2 * 8 + 2 * t + i % 2) & 1 ? scaled : -infinity();
+          subtracted[r] = max_NaN_f32(subtracted[r], x[r][i / 2][i % 2]);
+        }
+      } else if (stage == 2) {
+        subtracted[r] = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 1));
+      } else if (stage == 3) {
+        const float top = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 2));
+        subtracted[r] = top == -infinity() ? 0.0f : top;
+        alpha[r] = natural_exp(row_max[r] - subtracted[r]);
+        row_max[r] = top;
+        tile_sum[r] = 0.0f;
+      } else {
+#pragma unroll
+        for (int i = 0; i < kTokenTiles / 2; ++i) {
+          const int n = i + (stage - 4) * (kTokenTiles / 2);
+          const float p0 = natural_exp(x[r][n][0] - subtracted[r]), p1 = natural_exp(x[r][n][1] - subtracted[r]);
+          tile_sum[r] += p0 + p1;
+          constexpr int kRowsPerLine = kLine / kBlockK;
+          smem.p[buffer][group * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
+        }
+        if (stage < kSoftmaxStages - 1) return;
+        row_sum[r] = row_sum[r] * alpha[r] + tile_sum[r];
+        if (t == 0) smem.alpha[buffer][g][group] = alpha[r];
+      }
+    };
+
+    if (tiles_left > 0) {
+      bar_sync(kKvFull + tiles_left % 2, kThreads);
+      listed = next_listed();
+      score_mma(s, q_fragment, q_shared, k_shared, [](int) {});
+      send();
+      int stage_bytes = kTileBytes;
+#pragma unroll 1
+      for (; tiles_left > 1; --tiles_left) {
+        // The next tile has landed, and every score warp has sent its partial S of this one.
+        bar_sync(kKvFull + (tiles_left - 1) % 2, kThreads);
+        const unsigned newly_listed = next_listed();
+        score_mma(s, q_fragment, q_shared, k_shared + stage_bytes, [&](int step) {
+#pragma unroll
+          for (int r = 0; r < kOwnRows; ++r) {
+            if (step >= r && step - r < kSoftmaxStages) softmax(r, step - r);
+          }
+          if (step == kSoftmaxStages + kOwnRows - 1) bar_arrive(kPReady + tiles_left % 2, kThreads);
+        });
+        listed = newly_listed;
+        stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
+        buffer ^= 1;
+        send();
       }
       bar_sync(kPartialReady + half, 2 * kWarp);
-      const unsigned listed_here = listed >> (2 * t);
-#pragma unroll
-      for (int v = 0; v < kPartialVecs; ++v) {
-        const float4 other = smem.partial[warp ^ 1][v][lane];
-        const float others[4] = {other.x, other.y, other.z, other.w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int r = (4 * v + e) / (2 * kTokenTiles), n = (4 * v + e) / 2 % kTokenTiles;
-          const float scaled = (x[r][n][e % 2] + others[e]) * sm_scale;
-          x[r][n][e % 2] = listed_here >> (n * 8 + e % 2) & 1 ? scaled : -infinity();
-        }
-      }
-
-      // Online softmax. While nothing but -inf was seen the maximum that is subtracted is 0, so no inf - inf arises.
 #pragma unroll
       for (int r = 0; r < kOwnRows; ++r) {
-        const int group = head_group(half, d_parity, r);
-        float top = row_max[r];
 #pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) top = max_NaN_f32(top, max_NaN_f32(x[r][n][0], x[r][n][1]));
-        top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
-        top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
-        const float subtracted = top == -infinity() ? 0.0f : top;
-        const float alpha = natural_exp(row_max[r] - subtracted);
-        row_max[r] = top;
-        float tile_sum = 0.0f;
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) {
-          const float p0 = natural_exp(x[r][n][0] - subtracted);
-          const float p1 = natural_exp(x[r][n][1] - subtracted);
-          tile_sum += p0 + p1;
-          constexpr int kRowsPerLine = kLine / kBlockK;
-          smem.p[p_buffer][group * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
-        }
-        row_sum[r] = row_sum[r] * alpha + tile_sum;
-        if (t == 0) smem.alpha[p_buffer][g][group] = alpha;
-        if (tiles_left == 1) {
-          row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 1);
-          row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 2);
-          if (t == 0) {
-            float& o_scale = smem.o_scale[g][group];
-            o_scale = any_listed ? output_scale(top, row_sum[r], o_scale) : 0.0f;
-          }
-        }
+        for (int stage = 0; stage < kSoftmaxStages; ++stage) softmax(r, stage);
+        row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 1);
+        row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 2);
+        if (t != 0) continue;
+        float& o_scale = smem.o_scale[g][head_group(half, d_parity, r)];
+        o_scale = any_listed ? output_scale(row_max[r], row_sum[r], o_scale) : 0.0f;
       }
       bar_arrive(kPReady + tiles_left % 2, kThreads);
-      stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      p_buffer = p_buffer + 1 == kPBuffers ? 0 : p_buffer + 1;
     }
 
 #pragma unroll
@@ -419,7 +460,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     // -------------------------------------------------------------- value warps
-    const int thread = threadIdx.x - kScoreThreads, value_warp = warp - kScoreWarps;
+    const int thread = threadIdx.x, value_warp = warp;
 
     // Eight lanes gather a 128-byte line of one row; the thread keeps to its row of every tile.
     const int tile_row = thread / 8 % kBlockK, first_line = kGatherSplit > 1 ? thread / kGatherThreads : 0;
@@ -508,7 +549,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
       }
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      p_buffer = p_buffer + 1 == kPBuffers ? 0 : p_buffer + 1;
+      p_buffer = p_buffer ^ 1;
     }
 
     // out, kBlockK heads at a time through a stage that no warp reads any more: this warp's columns of its rows.

@@ -14,26 +14,24 @@ def _max_or_nan(a, b):
 
 
 @triton.jit
-def _live_end(
-    idxs_row_ptr,
-    first_col,
-    end_col,
-    topk,
-    n_window,
-    window_rows,
-    cmp_rows,
-    BLOCK_SCAN: tl.constexpr,
+def _skip_trailing_tiles(
+    idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K: tl.constexpr
 ):
-    """One past the last column in [first_col, end_col) that lists a row; first_col when none does."""
-    live_end = tl.zeros((BLOCK_SCAN,), tl.int32) + first_col
-    for block_first in range(first_col, end_col, BLOCK_SCAN):
-        cols = block_first + tl.arange(0, BLOCK_SCAN)
+    """end_tile less the tiles at the end of [first_tile, end_tile) that list no row, read from the back."""
+    live = 0
+    while (live == 0) & (end_tile > first_tile):
+        end_tile -= 1
+        cols = end_tile * BLOCK_K + tl.arange(0, BLOCK_K)
         in_list = cols < topk
         idx = tl.load(idxs_row_ptr + cols, mask=in_list, other=-1)
-        pool_rows = tl.where(cols < n_window, window_rows, cmp_rows)
-        valid = (idx >= 0) & (idx < pool_rows) & (cols < end_col)
-        live_end = tl.where(valid, cols + 1, live_end)
-    return tl.max(live_end, axis=0)
+        valid = (idx >= 0) & (idx < tl.where(cols < n_window, window_rows, cmp_rows))
+        live = tl.max(valid.to(tl.int32), axis=0)
+    return end_tile + live
+
+
+@triton.jit
+def _live_columns(count_ptr, topk, n_window):
+    return n_window + tl.minimum(tl.maximum(tl.load(count_ptr), 0), topk - n_window)
 
 
 @triton.jit
@@ -149,8 +147,8 @@ def sparse_attn_paged_prefill(
     D: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    BLOCK_SCAN: tl.constexpr,
     HINT16: tl.constexpr,
+    SKIP: tl.constexpr = 1,
     HAS_COUNTS: tl.constexpr = 0,
     HAS_LSE: tl.constexpr = 0,
 ):
@@ -165,14 +163,16 @@ def sparse_attn_paged_prefill(
     idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride + token * topk_idxs_m_stride
 
     if HAS_COUNTS:
-        count = tl.load(cmp_counts_ptr + batch * cmp_counts_b_stride + token * cmp_counts_m_stride)
-        live = n_window + tl.minimum(tl.maximum(count, 0), topk - n_window)
-    elif BLOCK_SCAN > 0:
-        live = _live_end(
-            idxs_row_ptr, 0, topk, topk, n_window, window_rows, cmp_rows, BLOCK_SCAN
-        )
+        count_ptr = cmp_counts_ptr + batch * cmp_counts_b_stride + token * cmp_counts_m_stride
+        live = _live_columns(count_ptr, topk, n_window)
+        end_tile = tl.cdiv(live, BLOCK_K)
     else:
         live = topk
+        end_tile = tl.cdiv(topk, BLOCK_K)
+        if SKIP:
+            end_tile = _skip_trailing_tiles(
+                idxs_row_ptr, 0, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
+            )
 
     q_row_ptr = q_ptr + batch * q_b_stride + token * q_m_stride
     q = tl.load(
@@ -193,7 +193,7 @@ def sparse_attn_paged_prefill(
         window_pool_row_stride,
         cmp_pool_row_stride,
         0,
-        tl.cdiv(live, BLOCK_K),
+        end_tile,
         live,
         D,
         BLOCK_H,
@@ -216,3 +216,149 @@ def sparse_attn_paged_prefill(
         empty = tl.where(poisoned, float("-inf"), float("inf"))
         lse_row_ptr = lse_ptr + batch * lse_b_stride + token * lse_m_stride
         tl.store(lse_row_ptr + heads, _natural_lse(running_max, running_sum, empty), mask=real_head)
+
+
+@triton.jit
+def sparse_attn_paged_decode_split(
+    q_ptr,
+    window_pool_ptr,
+    cmp_pool_ptr,
+    topk_idxs_ptr,
+    cmp_counts_ptr,
+    partial_out_ptr,
+    partial_lse_ptr,
+    softmax_scale,
+    h,
+    topk,
+    n_splits,
+    n_window,
+    window_rows,
+    cmp_rows,
+    q_b_stride,
+    q_h_stride,
+    window_pool_row_stride,
+    cmp_pool_row_stride,
+    topk_idxs_b_stride,
+    cmp_counts_b_stride,
+    D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_SPLIT: tl.constexpr,
+    HINT16: tl.constexpr,
+    SKIP: tl.constexpr = 1,
+    HAS_COUNTS: tl.constexpr = 0,
+):
+    """One program: BLOCK_H heads of one token, columns [split, split + 1) x BLOCK_SPLIT, without the sink.
+
+    partial_out: [b, h, n_splits, D] fp32, each split normalised by its own sum, 0 where it lists no row.
+    partial_lse: [b, h, n_splits] fp32, natural log; -inf where the split lists no row.
+    Grid x: batch-major, then split, the head blocks of a split adjacent.
+    """
+    head_blocks = tl.cdiv(h, BLOCK_H)
+    unit = tl.program_id(0) // head_blocks
+    split = unit % n_splits
+    batch = (unit // n_splits).to(tl.int64)
+    heads = tl.program_id(0) % head_blocks * BLOCK_H + tl.arange(0, BLOCK_H)
+    dims = tl.arange(0, D)
+    real_head = heads < h
+    idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride
+
+    SPLIT_TILES: tl.constexpr = BLOCK_SPLIT // BLOCK_K
+    first_tile = split * SPLIT_TILES
+    if HAS_COUNTS:
+        live = _live_columns(cmp_counts_ptr + batch * cmp_counts_b_stride, topk, n_window)
+        end_tile = tl.minimum(first_tile + SPLIT_TILES, tl.cdiv(live, BLOCK_K))
+    else:
+        live = topk
+        end_tile = tl.minimum(first_tile + SPLIT_TILES, tl.cdiv(topk, BLOCK_K))
+        if SKIP:
+            end_tile = _skip_trailing_tiles(
+                idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
+            )
+
+    q = tl.load(
+        q_ptr + batch * q_b_stride + heads.to(tl.int64)[:, None] * q_h_stride + dims[None, :],
+        mask=real_head[:, None],
+        other=0.0,
+    )
+    running_max, running_sum, acc = _attend(
+        q.to(tl.float32),
+        window_pool_ptr,
+        cmp_pool_ptr,
+        idxs_row_ptr,
+        softmax_scale,
+        topk,
+        n_window,
+        window_rows,
+        cmp_rows,
+        window_pool_row_stride,
+        cmp_pool_row_stride,
+        first_tile,
+        end_tile,
+        live,
+        D,
+        BLOCK_H,
+        BLOCK_K,
+        HINT16,
+        HAS_COUNTS,
+    )
+
+    partial = (batch * h + heads) * n_splits + split
+    out = acc * _normaliser(running_max, running_sum, float("-inf"))[:, None]
+    tl.store(
+        partial_out_ptr + partial[:, None] * D + dims[None, :],
+        out,
+        mask=real_head[:, None],
+    )
+    lse = _natural_lse(running_max, running_sum, float("-inf"))
+    tl.store(partial_lse_ptr + partial, lse, mask=real_head)
+
+
+@triton.jit
+def sparse_attn_paged_decode_merge(
+    partial_out_ptr,
+    partial_lse_ptr,
+    attn_sink_ptr,
+    out_ptr,
+    lse_ptr,
+    h,
+    n_splits,
+    out_b_stride,
+    out_h_stride,
+    lse_b_stride,
+    D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    HAS_LSE: tl.constexpr = 0,
+):
+    """One program: one head of one token; splits in ascending order, the sink once. Grid x: batch-major."""
+    batch = (tl.program_id(0) // h).to(tl.int64)
+    head = tl.program_id(0) % h
+    dims = tl.arange(0, D)
+    partial = (batch * h + head) * n_splits
+
+    running_max = float("-inf")
+    for first in range(0, n_splits, BLOCK_S):
+        splits = first + tl.arange(0, BLOCK_S)
+        real_split = splits < n_splits
+        lse = tl.load(partial_lse_ptr + partial + splits, mask=real_split, other=float("-inf"))
+        running_max = _max_or_nan(running_max, tl.reduce(lse, 0, _max_or_nan))
+
+    safe_max = tl.where(running_max == float("-inf"), 0.0, running_max)
+    total = 0.0
+    acc = tl.zeros((D,), tl.float32)
+    for split in range(0, n_splits):
+        weight = tl.exp(tl.load(partial_lse_ptr + partial + split) - safe_max)
+        total += weight
+        acc = tl.fma(weight, tl.load(partial_out_ptr + (partial + split) * D + dims), acc)
+
+    sink = tl.load(attn_sink_ptr + head)
+    # + 0.0 turns -0.0 into 0.0, as in the prefill.
+    out = tl.fma(acc, _normaliser(running_max, total, sink), 0.0)
+    tl.store(
+        out_ptr + batch * out_b_stride + head.to(tl.int64) * out_h_stride + dims,
+        out.to(out_ptr.dtype.element_ty),
+    )
+    if HAS_LSE:
+        poisoned = tl.max((acc != acc).to(tl.int32), axis=0) > 0
+        empty = tl.where(poisoned, float("-inf"), float("inf"))
+        tl.store(lse_ptr + batch * lse_b_stride + head, _natural_lse(running_max, total, empty))

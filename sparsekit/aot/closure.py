@@ -90,4 +90,3 @@ def _imported(content: bytes, path: Path) -> Iterable[str]:
                     "torch, the standard library and files beside it, so that its key is complete"
                 )
     return files
-

@@ -23,7 +23,7 @@ _FORMAT_SIZED = 4  # .nv.info attribute with a payload; the others hold their va
 _REGCOUNT, _FRAME_SIZE = 0x2F, 0x11
 _MAX_THREADS, _REQNTID, _KPARAM_INFO, _CLUSTER_DIM = 0x05, 0x10, 0x17, 0x3D
 _RESERVED_SHARED_BYTES = 1024  # the system's own part of static shared memory from sm_90 on
-_LAUNCH_FACT = re.compile(r"sk_launch_fact__(\w+?)__(\w+)")
+_LAUNCH_FACT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,11 @@ def read_cubin(image: bytes) -> Cubin:
 
 
 def _read(image: bytes) -> Cubin:
-    if image[:4] != b"\x7fELF" or image[4] != 2 or struct.unpack_from("<H", image, 18)[0] != _EM_CUDA:
+    if (
+        image[:4] != b"\x7fELF"
+        or image[4] != 2
+        or struct.unpack_from("<H", image, 18)[0] != _EM_CUDA
+    ):
         raise ValueError("no 64-bit CUDA ELF header")
     sections = _sections(image)
     by_name = {s.name: s for s in sections}
@@ -190,10 +194,10 @@ def _entry(
 
 
 def _launch_facts(entry: str, sections: list[Section], symbols: list[Symbol]) -> dict[str, int]:
-    """Integers that the kernel exports for the host as `sk_launch_fact__ENTRY__NAME`."""
+    """Integers that the kernel exports for the host as `ENTRY_NAME`, 4 bytes."""
     facts: dict[str, int] = {}
     for symbol in symbols:
-        match = _LAUNCH_FACT.fullmatch(symbol.name)
-        if match and match[1] == entry and symbol.type == _STT_OBJECT:
-            (facts[match[2]],) = struct.unpack_from("<I", sections[symbol.section].data, symbol.value)
+        prefix, _, fact = symbol.name.partition(f"{entry}_")
+        if fact and not prefix and symbol.type == _STT_OBJECT and symbol.size == _LAUNCH_FACT_BYTES:
+            (facts[fact],) = struct.unpack_from("<I", sections[symbol.section].data, symbol.value)
     return facts

@@ -31,7 +31,7 @@ class Outcome:
     error: SparsekitError | None = None
 
     def __str__(self) -> str:
-        return str(self.job)
+        return f"{self.job}, {self.seconds:.2f} s"
 
 
 def execute(
@@ -155,4 +155,3 @@ def _manifest(job: CompileJob, record: dict[str, Any]) -> Manifest:
             "seconds": record["seconds"],
         },
     )
-

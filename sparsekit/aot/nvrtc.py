@@ -15,14 +15,17 @@ from sparsekit.aot.ptxas_log import remarks, spills
 from sparsekit.aot.record import check_ptx, entry_record
 from sparsekit.errors import CompileError, ToolchainError
 
-_DYNAMIC_SHARED = "dynamic_shared_bytes"
+_DYNAMIC_SHARED = "dynamic_smem_bytes"  # the launch fact that launch_facts.cuh exports
 
 
 class Nvrtc:
     """One NVRTC library, loaded once per process."""
 
     def __init__(self, library: str) -> None:
-        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # so that the bindings find this one loaded
+        # Loaded by path first: NVRTC and the bindings then find these, and no others, by name.
+        for builtins in sorted(Path(library).parent.glob("libnvrtc-builtins.so.*")):
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
         from cuda.bindings import nvrtc
 
         self._api = nvrtc
@@ -93,4 +96,3 @@ class Nvrtc:
         if results[0] != self._api.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC: {results[0].name}")
         return results[1] if len(results) == 2 else results[1:]
-

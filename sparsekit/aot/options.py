@@ -39,7 +39,9 @@ def _nvrtc_flags(
     unknown = sorted(set(kernel.options) - set(_NVRTC_DEFAULTS) - _NVRTC_OTHERS)
     if unknown:
         known = ", ".join(sorted({*_NVRTC_DEFAULTS, *_NVRTC_OTHERS}))
-        raise SpecError(f"{kernel.name}: unknown option {unknown[0]!r}; a CUDA kernel takes {known}")
+        raise SpecError(
+            f"{kernel.name}: unknown option {unknown[0]!r}; a CUDA kernel takes {known}"
+        )
     flags = [f"-arch={arch}", "-std=c++17", "--ptxas-options=-v"]
     for name, value in {**_NVRTC_DEFAULTS, **kernel.options}.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -82,9 +82,7 @@ class Planner:
             arch=arch,
             toolchain=toolchain,
             sources=self._closure(kernel),
-            compiler=compiler_options(
-                kernel, compiled, instance, arch, toolchain, self._lineinfo
-            ),
+            compiler=compiler_options(kernel, compiled, instance, arch, toolchain, self._lineinfo),
             lineinfo=self._lineinfo,
             ptx=ptx,
         )
@@ -126,7 +124,9 @@ def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arc
         matching = (a for a in kernel.archs if a.compute_capability == request.capability)
         target = next(matching, None)
     if target is None:
-        reason = f"{kernel.name} has no target {request.exact or format_capability(request.capability)}"
+        reason = (
+            f"{kernel.name} has no target {request.exact or format_capability(request.capability)}"
+        )
         reason += f"; it has {' '.join(kernel.targets)}"
         return Refusal(kernel.name, str(request), reason, request.named)
     if request.ptx and kernel.lang == "triton":
@@ -135,4 +135,3 @@ def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arc
     if lacking := toolchain.lacks(target):
         return Refusal(kernel.name, str(target), lacking, request.named)
     return target
-

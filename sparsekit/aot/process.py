@@ -17,7 +17,6 @@ from typing import Any
 from sparsekit.aot.worker import KINDS
 from sparsekit.errors import CompileError, SparsekitError, ToolchainError
 from sparsekit.model.artifact import CompileJob
-from sparsekit.model.toolchain import Toolchain
 from sparsekit.settings import child_environment
 
 _JOB_LIMIT_S = 900.0

@@ -12,8 +12,7 @@ from sparsekit.errors import CompileError
 from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import EntryRecord, Param
 from sparsekit.model.kernel import Promise, type_bytes
-from sparsekit.ptx import Entry as PtxEntry
-from sparsekit.ptx import Module, lint, parse
+from sparsekit.ptx import Finding, Function, Module, lint, parse
 
 SCRATCH_ARGS = (("global_scratch", "*u8"), ("profile_scratch", "*u8"))
 
@@ -96,8 +95,7 @@ def _params(name: str, args: list[tuple[str, str]], found: CubinEntry) -> tuple[
             f"kernel takes parameters of [{compiled}] bytes; make the two agree"
         )
     return tuple(
-        Param(n, t, offset, size)
-        for (n, t), (offset, size) in zip(args, found.params, strict=True)
+        Param(n, t, offset, size) for (n, t), (offset, size) in zip(args, found.params, strict=True)
     )
 
 
@@ -105,19 +103,24 @@ def check_ptx(text: str) -> tuple[str, ...]:
     """Warnings of the lint. Raises CompileError for what makes the code unusable."""
     module = parse(text)
     findings = lint(module)
-    errors = [str(f) for f in findings if f.severity == "error"]
-    errors += [_empty(entry, module) for entry in module.entries if _is_empty(entry)]
+    errors = [_told(f, module) for f in findings if f.severity == "error"]
+    errors += [_empty(e.name, module.target) for e in module.entries if _is_empty(e)]
     if errors:
         raise CompileError("\n".join(["the compiler's PTX must not be used:", *errors]))
-    return tuple(str(f) for f in findings)
+    return tuple(_told(f, module) for f in findings)
 
 
-def _is_empty(entry: PtxEntry) -> bool:
-    return all(i.base in ("ret", "exit") for i in entry.instructions)
+def _told(finding: Finding, module: Module) -> str:
+    where = module.where(finding.loc)
+    return f"{finding.entry}, PTX line {finding.line}{where and f' ({where})'}: {finding.message}"
 
 
-def _empty(entry: PtxEntry, module: Module) -> str:
+def _is_empty(entry: Function) -> bool:
+    return all(i.opcode.base in ("ret", "exit") for i in entry.instructions)
+
+
+def _empty(name: str, target: str) -> str:
     return (
-        f"entry {entry.name} is empty for {module.target}: its body was compiled out, most likely by "
-        "a feature macro of another arch"
+        f"entry {name} is empty for {target}: its body was compiled out, most likely by a feature "
+        "macro of another arch"
     )

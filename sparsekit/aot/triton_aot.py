@@ -62,7 +62,9 @@ def _load(source: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CompileError(f"{source.name} does not load: {type(error).__name__}: {error}") from error
+        raise CompileError(
+            f"{source.name} does not load: {type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.remove(str(source.parent))
         for name in set(sys.modules) - known - {spec.name}:
@@ -79,7 +81,9 @@ def _function(module: ModuleType, name: str) -> Any:
     while function is not None and not isinstance(function, JITFunction):
         function = getattr(function, "fn", None)  # out of autotune and heuristics wrappers
     if function is None:
-        raise CompileError(f"{Path(str(module.__file__)).name} defines no @triton.jit function {name!r}")
+        raise CompileError(
+            f"{Path(str(module.__file__)).name} defines no @triton.jit function {name!r}"
+        )
     return function
 
 
@@ -143,7 +147,10 @@ def _options(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _failure(error: Exception, arch: str, printed: str) -> Exception:
     text = f"{type(error).__name__}: {error}".strip()
-    if "not defined for option 'gpu-name'" in text or "not defined for option 'gpu-name'" in printed:
+    if (
+        "not defined for option 'gpu-name'" in text
+        or "not defined for option 'gpu-name'" in printed
+    ):
         line = next(x for x in (text + "\n" + printed).splitlines() if "gpu-name" in x)
         return ToolchainError(f"the assembler does not know {arch}: {line.strip()}")
     return CompileError(text)

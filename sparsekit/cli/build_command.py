@@ -7,23 +7,14 @@ from pathlib import Path
 
 import click
 
-from sparsekit.aot.execute import Outcome, execute
-from sparsekit.aot.plan import Plan, Planner
+from sparsekit.aot.execute import Outcome
+from sparsekit.aot.plan import Plan
 from sparsekit.cli.emit import emit
 from sparsekit.cli.native import requested_archs
-from sparsekit.cli.options import (
-    arch_option,
-    catalog_of,
-    output_options,
-    place_options,
-    say,
-    settings_of,
-)
-from sparsekit.cli.progress import shown
-from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.cli.options import arch_option, output_options, place_options, say
+from sparsekit.cli.session import open_session
+from sparsekit.errors import CompileError, SpecError, ToolchainError, UsageError
 from sparsekit.report.build import build_document, plan_document
-from sparsekit.store.open import open_store
-from sparsekit.toolchain.find import Toolchains
 
 
 @click.command()
@@ -56,26 +47,22 @@ def command(
     sparsekit build gated_pool:unroll2 --arch all -j 8 --format json -o build.json
     sparsekit build ./mykernel --arch native --lineinfo
     """
-    settings = settings_of(cache_dir, kernel_dirs, jobs)
-    catalog = catalog_of(settings)
-    choices = catalog.resolve(references)
-    for broken in () if references else catalog.broken:
-        say(broken.reason)
-    planner = Planner(Toolchains(settings), lineinfo=lineinfo)
-    plan = planner.plan(choices, requested_archs(arch), every_instance=instances == "all")
-    if settings.interpret:
-        say("TRITON_INTERPRET is set; it is not passed on to the compiler")
+    session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
+    choices = session.catalog.resolve(references)
+    broken = () if references else session.catalog.broken
+    for found in broken:
+        say(found.reason)
+    archs = requested_archs(arch)
+    plan = session.planner.plan(choices, archs, every_instance=instances == "all")
     for caution in plan.cautions:
         say(caution)
-    store = open_store(settings.cache_dir, say)
     if dry_run:
-        stored = [store.get(job.key) is not None for job in plan.jobs]
+        stored = [session.store.get(job.key) is not None for job in plan.jobs]
         emit(plan_document(plan.jobs, stored, plan.refused), form, output)
         ctx.exit(_refusal_code(plan))
-    steps = execute(plan.jobs, store, workers=settings.jobs, force=force)
-    outcomes = list(shown(steps, len(plan.jobs), "building"))
+    outcomes = session.built(plan, build=True, force=force)
     emit(build_document(outcomes, plan.refused), form, output)
-    ctx.exit(_exit_code(plan, outcomes, bool(not references and catalog.broken)))
+    ctx.exit(_exit_code(plan, outcomes, bool(broken)))
 
 
 def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: bool) -> int:
@@ -84,7 +71,7 @@ def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: bool) -> int:
         return CompileError.exit_code
     if errors:
         return ToolchainError.exit_code
-    return _refusal_code(plan) or (3 if broken else 0)
+    return _refusal_code(plan) or (SpecError.exit_code if broken else 0)
 
 
 def _refusal_code(plan: Plan) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import click
 
-from sparsekit.errors import UsageError
+from sparsekit.files import replace_file
 from sparsekit.report.document import Document
 from sparsekit.report.markdown import render_markdown
 
@@ -21,7 +19,8 @@ def emit(document: Document, form: str, output: Path | None) -> None:
     if output is None:
         click.echo(_rendered(document, form, to_terminal=sys.stdout.isatty()))
     else:
-        _write(output, _rendered(document, form, to_terminal=False) + "\n")
+        text = _rendered(document, form, to_terminal=False) + "\n"
+        replace_file(output, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def _rendered(document: Document, form: str, *, to_terminal: bool) -> str:
@@ -35,21 +34,3 @@ def _rendered(document: Document, form: str, *, to_terminal: bool) -> str:
         return render_markdown(document)
     columns = shutil.get_terminal_size().columns if to_terminal else None
     return render_text(document, terminal_columns=columns)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=file.parent, prefix=f".{file.name}.", delete=False, encoding="utf-8"
-        ) as stream:
-            stream.write(text)
-        os.chmod(stream.name, 0o666 & ~_umask())
-        os.replace(stream.name, file)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

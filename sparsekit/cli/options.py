@@ -1,16 +1,12 @@
-"""Options that several commands share, and the settings and catalog they lead to."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from sparsekit import settings as settings_module
-from sparsekit.discover import Catalog
-from sparsekit.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,33 +32,48 @@ def place_options(command: F) -> F:
         help="The artifact store [default: $SPARSEKIT_CACHE_DIR, else the user's cache folder].",
     )(command)  # fmt: skip
     return click.option(
-        "--kernels", "kernel_dirs", type=FOLDER, multiple=True,
+        "--kernels",
+        "kernel_dirs",
+        type=FOLDER,
+        multiple=True,
         help="A kernel folder, or a folder of them, beside the shipped ones; repeatable.",
     )(command)
 
 
 def arch_option(command: F) -> F:
     return click.option(
-        "--arch", metavar="LIST",
+        "--arch",
+        metavar="LIST",
         help="native, all, or targets such as 9.0, sm_90a, '8.6+PTX;12.0' "
         "[default: native with a GPU, else all].",
     )(command)
 
 
-def toolchain_note() -> str:
-    return "REF is NAME[:VARIANT][@TOOLCHAIN]; NAME an op, a kernel, cu/KERNEL or a folder's path."
-
-
-def settings_of(
-    cache_dir: Path | None, kernel_dirs: Sequence[Path] = (), jobs: int | None = None
-) -> Settings:
-    return settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(kernel_dirs), jobs=jobs)
-
-
-def catalog_of(settings: Settings) -> Catalog:
-    return Catalog(settings.kernel_dirs)
-
-
 def say(text: str) -> None:
     """Talk to the user, beside the result."""
     click.echo(f"sparsekit: {text}", err=True)
+
+
+def build_option(command: F) -> F:
+    return click.option(
+        "--no-build", "build", is_flag=True, default=True, flag_value=False,
+        help="Build nothing: exit 4 with the command when something is missing.",
+    )(command)  # fmt: skip
+
+
+def settings_option(command: F) -> F:
+    """`--set NAME=VALUE`, as a dictionary named `settings`."""
+    return click.option(
+        "--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_pairs,
+        help="Change a dim, an option of the case, or a scalar of --inputs; repeatable.",
+    )(command)  # fmt: skip
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"expected NAME=VALUE, found {text!r}")
+        found[name] = value
+    return found

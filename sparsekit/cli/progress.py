@@ -10,34 +10,40 @@ import click
 
 
 class Step(Protocol):
-    """Something that was done: what to call it and how it went."""
+    """Something that was done; its text says what, its status how it went."""
 
     @property
     def status(self) -> str: ...
-    @property
-    def seconds(self) -> float: ...
 
 
 S = TypeVar("S", bound=Step)
 
 
-def shown(steps: Iterable[S], total: int, what: str) -> Iterator[S]:
-    """The steps, shown as they come. Steps that came from the store are counted, not listed."""
+def shown(steps: Iterable[S], total: int | None, what: str) -> Iterator[S]:
+    """The steps, shown as they come; total is None where it is not known before the end."""
     if total == 0:
         return iter(())
     return _bar(steps, total, what) if sys.stderr.isatty() else _lines(steps, total)
 
 
-def _lines(steps: Iterable[S], total: int) -> Iterator[S]:
+def _lines(steps: Iterable[S], total: int | None) -> Iterator[S]:
+    """A line per step; what came from the store is counted, not listed."""
     for count, step in enumerate(steps, 1):
         if step.status != "cached":
-            click.echo(f"[{count}/{total}] {step.status:6} {step.seconds:6.2f} s  {step}", err=True)
+            of = f"/{total}" if total else ""
+            click.echo(f"[{count}{of}] {step.status:7} {step}", err=True)
         yield step
 
 
-def _bar(steps: Iterable[S], total: int, what: str) -> Iterator[S]:
+def _bar(steps: Iterable[S], total: int | None, what: str) -> Iterator[S]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),

@@ -15,7 +15,9 @@ def version_text() -> str:
     lines = [f"sparsekit {sparsekit.__version__} (Python {platform.python_version()})"]
     try:
         toolchains = Toolchains(settings_module.load())
-        lines += [f"  {t.id}  {t.site}" for lang in ("cuda", "triton") for t in toolchains.all(lang)]
+        lines += [
+            f"  {t.id}  {t.site}" for lang in ("cuda", "triton") for t in toolchains.all(lang)
+        ]
     except (SparsekitError, ModuleNotFoundError) as error:
         lines.append(f"  compilers: {error}")
     return "\n".join(lines)

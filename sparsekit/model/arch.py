@@ -111,8 +111,10 @@ def parse_arch(text: str) -> Arch:
     if not match:
         hint = ""
         if text.lower().startswith("compute_"):
-            hint = f"; for PTX write {text[len('compute_'):]}+PTX"
-        raise UsageError(f"unknown arch {text!r}: expected sm_80 to sm_121, 9.0a, native or all{hint}")
+            hint = f"; for PTX write {text[len('compute_') :]}+PTX"
+        raise UsageError(
+            f"unknown arch {text!r}: expected sm_80 to sm_121, 9.0a, native or all{hint}"
+        )
     capability, feature = (int(match[1]), int(match[2])), match[3].lower()
     if capability in RENAMED:
         raise UsageError(f"unknown arch {text!r}: {RENAMED[capability]}")

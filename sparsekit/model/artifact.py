@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -77,6 +78,16 @@ class CompileJob:
     @cached_property
     def key(self) -> str:
         return hashlib.sha256(canonical_json(self.identity)).hexdigest()
+
+    @property
+    def build_command(self) -> str:
+        """The command that builds it."""
+        kernel = self.kernel
+        reference = f"{kernel.qualified_name}:{self.variant.name}@{self.toolchain.id}"
+        arch = f"{self.arch}+PTX" if self.ptx else str(self.arch)
+        parts = ["sparsekit", "build", reference, "--arch", arch]
+        parts += [] if self.instance.default else ["--instances", "all"]
+        return shlex.join([*parts, *(["--lineinfo"] if self.lineinfo else [])])
 
     def __str__(self) -> str:
         return (

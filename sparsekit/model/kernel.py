@@ -16,6 +16,7 @@ from sparsekit.model.call import Call
 
 Lang = Literal["cuda", "triton"]
 Constant = int | float | bool | str
+LANG_PREFIXES: dict[Lang, str] = {"cuda": "cu", "triton": "triton"}
 
 # Plain code for every capability; the suffixed targets are built only when asked for by name.
 PORTABLE_CUDA_TARGETS: tuple[str, ...] = tuple(
@@ -175,6 +176,11 @@ class Kernel:
     options: Mapping[str, Constant] = field(default_factory=dict)
     name: str = ""
     folder: Path = Path()
+
+    @property
+    def qualified_name(self) -> str:
+        """`cu/NAME` or `triton/NAME`: the reference that means this kernel and no op."""
+        return f"{LANG_PREFIXES[self.lang]}/{self.name}"
 
     @property
     def archs(self) -> tuple[Arch, ...]:

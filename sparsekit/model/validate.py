@@ -69,7 +69,9 @@ def _variant_problems(kernel: Kernel) -> Iterable[str]:
 
 def _argument_problems(kernel: Kernel) -> Iterable[str]:
     for entry in kernel.entries:
-        yield from _name_problems(f"argument of {entry.name}", (a.name for a in entry.args), _IDENTIFIER)
+        yield from _name_problems(
+            f"argument of {entry.name}", (a.name for a in entry.args), _IDENTIFIER
+        )
         known = {a.name for a in entry.args}
         for instance in kernel.instances:
             for arg in entry.args:

@@ -53,9 +53,7 @@ def bind(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
             raise ArgumentTypeError(f"{op.name}: unknown argument {name!r}; it takes {takes}")
     scalars = {s.name: _scalar(op, s, values.pop(s.name, s.default)) for s in op.scalars}
     inputs = {t.name: _input(op, t, values) for t in op.inputs if isinstance(t, Tensor)}
-    return Arguments(
-        inputs, scalars, tuple(o.name for o in op.outputs if o.name in wanted), given
-    )
+    return Arguments(inputs, scalars, tuple(o.name for o in op.outputs if o.name in wanted), given)
 
 
 def _input(op: Op, tensor: Tensor, values: Mapping[str, Any]) -> Any:
@@ -77,10 +75,14 @@ def _scalar(op: Op, scalar: Scalar, value: Any) -> ScalarValue:
     if scalar.type == "dtype":
         name = torch_tensors.dtype_argument(value)
         if name is None:
-            raise ArgumentTypeError(f"{op.name}: {scalar.name} must be an element type, found {value!r}")
+            raise ArgumentTypeError(
+                f"{op.name}: {scalar.name} must be an element type, found {value!r}"
+            )
         return name
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArgumentTypeError(f"{op.name}: {scalar.name} must be a {scalar.type}, found {value!r}")
+        raise ArgumentTypeError(
+            f"{op.name}: {scalar.name} must be a {scalar.type}, found {value!r}"
+        )
     if scalar.type == "int" and not isinstance(value, int):
         raise ArgumentTypeError(f"{op.name}: {scalar.name} must be an int, found {value!r}")
     return float(value) if scalar.type == "float" else value
@@ -127,9 +129,7 @@ def _dims_of_scalars(op: Op, scalars: Mapping[str, ScalarValue]) -> dict[str, in
 
 
 def _check_dtype(op: Op, tensor: Tensor, value: Any, scalars: Mapping[str, ScalarValue]) -> None:
-    wanted = (
-        (output_dtype(tensor, scalars),) if tensor in op.outputs else tensor.dtypes
-    )
+    wanted = (output_dtype(tensor, scalars),) if tensor in op.outputs else tensor.dtypes
     found = torch_tensors.dtype_name(value.dtype)
     if found not in wanted:
         raise ArgumentTypeError(

@@ -88,7 +88,9 @@ def score_error_bound(
     """
     delta = _FP32_SUM * abs(scale) * expected["score_terms"] + _FP32_FLOOR
     out = expected["out"]
-    bound = (_BF16_HALF_ULP + 2 * delta)[..., None] * expected["spread"] + _BF16_HALF_ULP * out.abs()
+    bound = (_BF16_HALF_ULP + 2 * delta)[..., None] * expected[
+        "spread"
+    ] + _BF16_HALF_ULP * out.abs()
     if sink is None or bool((sink == -torch.inf).all()):
         single = (expected["valid_count"] == 1)[:, None, None]
         bound = torch.where(single, 0.0, bound)

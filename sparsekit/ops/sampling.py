@@ -41,7 +41,11 @@ def unique_rows(count: int, rows: int, columns: int, random: torch.Generator) ->
     for _ in range(count):
         picked = [torch.randperm(rows, generator=random) for _ in range(-(-columns // rows))]
         lines.append(torch.cat(picked)[:columns])
-    return torch.stack(lines).to(torch.int32) if lines else torch.empty((0, columns), dtype=torch.int32)
+    return (
+        torch.stack(lines).to(torch.int32)
+        if lines
+        else torch.empty((0, columns), dtype=torch.int32)
+    )
 
 
 def invalid_numbers(count: int, rows: int, random: torch.Generator) -> torch.Tensor:
@@ -96,7 +100,17 @@ def _valid_columns(layout: str, row: int, columns: int, random: torch.Generator)
 
 def hostile_counts(count: int, columns: int, random: torch.Generator) -> torch.Tensor:
     """[count] int32: lengths below, inside, at and beyond the number of columns, in turn."""
-    edges = [0, 1, columns, columns + 1, -1, columns + 1000, max(columns - 1, 0), 2**31 - 1, -(2**31)]
+    edges = [
+        0,
+        1,
+        columns,
+        columns + 1,
+        -1,
+        columns + 1000,
+        max(columns - 1, 0),
+        2**31 - 1,
+        -(2**31),
+    ]
     inside = torch.randint(0, columns + 1, (count,), generator=random)
     turn = torch.arange(count) % (2 * len(edges))
     fixed = torch.tensor(edges)[turn % len(edges)]

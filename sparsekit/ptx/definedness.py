@@ -1,144 +1,69 @@
-"""Reads of registers that some path reaches without a definition: forward must-analysis.
-
-State: the registers defined on every path, and facts "defined wherever predicate p is true" (or
-false) from predicated writes. A fact counts for reads under the same predicate, becomes a plain
-definition behind a branch on it or next to its opposite, and is lost when p is written again.
-"""
+"""Reads of registers that some path reaches without a definition: forward must-analysis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from sparsekit.ptx.cfg import Block, ControlFlow
 from sparsekit.ptx.module import Function, Instruction
 
-_EXITS = frozenset({"ret", "exit", "trap"})
 
-
-class _Fact(NamedTuple):
-    """register is defined where guard is true, or where it is false if negated."""
-
-    register: str
-    guard: str
-    negated: bool
-
-
-class _State(NamedTuple):
-    """What holds on every path to a point."""
-
-    defined: frozenset[str]
-    facts: frozenset[_Fact]
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Summary:
-    """What one block does. exposed: (instruction, register, fact that would allow the read)."""
+    """What one block does: registers it writes, (instruction, register) it reads before that."""
 
-    defined: set[str] = field(default_factory=set)
-    facts: set[_Fact] = field(default_factory=set)
-    rewritten: set[str] = field(default_factory=set)  # predicates, whose earlier facts are lost
-    exposed: list[tuple[int, str, _Fact | None]] = field(default_factory=list)
+    written: frozenset[str]
+    exposed: tuple[tuple[int, str], ...]
 
 
 def maybe_undefined_reads(function: Function, flow: ControlFlow) -> list[tuple[int, str]]:
-    """(instruction, register) of each read that no definition precedes on some path."""
+    """(instruction, register) of each read that no write precedes on some path."""
     code = function.instructions
-    summaries = {b: _summarise(code, flow.blocks[b]) for b in flow.order}
+    summaries = {block: _summarise(code, flow.blocks[block]) for block in flow.order}
     # only registers that cross a block's border matter between blocks
-    names = {name for summary in summaries.values() for _, name, _ in summary.exposed}
-    for summary in summaries.values():
-        summary.defined &= names
-        summary.facts = {fact for fact in summary.facts if fact.register in names}
-    at_entry = {param.name for param in function.params if param.space == "reg"}
-    states = _states(code, flow, summaries, at_entry)
+    crossing = {name for summary in summaries.values() for _, name in summary.exposed}
+    written = {block: summary.written & crossing for block, summary in summaries.items()}
+    at_entry = frozenset(param.name for param in function.params if param.space == "reg")
+    defined = _defined_at_start(flow, written, at_entry)
     return [
         (index, name)
         for block in flow.order
-        for index, name, fact in summaries[block].exposed
-        if name not in states[block].defined and fact not in states[block].facts
+        for index, name in summaries[block].exposed
+        if name not in defined[block]
     ]
 
 
 def _summarise(code: Sequence[Instruction], block: Block) -> _Summary:
-    summary = _Summary()
-    defined, facts, exposed = summary.defined, summary.facts, summary.exposed
+    written: set[str] = set()
+    exposed: list[tuple[int, str]] = []
     for index in range(block.start, block.stop):
         instruction = code[index]
-        guard = instruction.predicate
         for register in instruction.reads:
-            name = register.name
-            if name in defined:
-                continue
-            if guard is None:
-                exposed.append((index, name, None))
-                continue
-            fact = _Fact(name, guard.name, instruction.negated)
-            if fact not in facts:
-                exposed.append((index, name, None if guard.name in summary.rewritten else fact))
+            if register.name not in written:
+                exposed.append((index, register.name))
         for register in instruction.writes:
-            name = register.name
-            if register.type == "pred":
-                summary.rewritten.add(name)
-                facts.difference_update([fact for fact in facts if fact.guard == name])
-            if guard is None or _Fact(name, guard.name, not instruction.negated) in facts:
-                defined.add(name)
-            else:
-                facts.add(_Fact(name, guard.name, instruction.negated))
-    return summary
+            written.add(register.name)
+    return _Summary(frozenset(written), tuple(exposed))
 
 
-def _states(
-    code: Sequence[Instruction],
-    flow: ControlFlow,
-    summaries: Mapping[int, _Summary],
-    at_entry: Iterable[str],
-) -> dict[int, _State]:
-    """The state at the start of every reachable block: the greatest fixed point."""
-    entry = _State(frozenset(at_entry), frozenset())
-    before: dict[int, _State] = {}
-    after: dict[int, _State] = {}
+def _defined_at_start(
+    flow: ControlFlow, written: Mapping[int, frozenset[str]], at_entry: Iterable[str]
+) -> dict[int, frozenset[str]]:
+    """Per reachable block the registers defined on every path to it: the greatest fixed point."""
+    entry = frozenset(at_entry)
+    before: dict[int, frozenset[str]] = {}
+    after: dict[int, frozenset[str]] = {}
     changed = True
     while changed:
         changed = False
-        for number in flow.order:
-            arriving = [
-                _along(after[p], flow.blocks[p], number, code[flow.blocks[p].stop - 1])
-                for p in flow.blocks[number].predecessors
-                if p in after
-            ]
-            state = reduce(_meet, arriving + [entry] * (number == 0))
-            if before.get(number) != state:
-                before[number] = state
-                after[number] = _through(state, summaries[number])
+        for block in flow.order:
+            arriving = [after[p] for p in flow.blocks[block].predecessors if p in after]
+            if block == flow.order[0]:
+                arriving.append(entry)
+            defined = frozenset.intersection(*arriving)
+            if before.get(block) != defined:
+                before[block] = defined
+                after[block] = defined | written[block]
                 changed = True
     return before
-
-
-def _meet(a: _State, b: _State) -> _State:
-    return _State(a.defined & b.defined, a.facts & b.facts)
-
-
-def _through(state: _State, summary: _Summary) -> _State:
-    """The state behind a block."""
-    kept = {fact for fact in state.facts if fact.guard not in summary.rewritten}
-    facts = frozenset(kept | summary.facts)
-    both = {fact.register for fact in facts if fact._replace(negated=not fact.negated) in facts}
-    return _State(state.defined | summary.defined | both, facts)
-
-
-def _along(state: _State, block: Block, successor: int, last: Instruction) -> _State:
-    """The state on an edge: behind a predicated transfer the predicate is known."""
-    guard = last.predicate
-    if guard is None or not state.facts:
-        return state
-    if last.opcode.base in _EXITS:
-        negated = not last.negated
-    elif last.opcode.base == "bra" and len(block.successors) > 1:
-        negated = last.negated if successor == block.taken else not last.negated
-    else:
-        return state
-    known = {f.register for f in state.facts if f.guard == guard.name and f.negated == negated}
-    return _State(state.defined | known, state.facts)

@@ -12,11 +12,14 @@ that have already read the register undefined: an error, although the back edge 
 
 Warning: a read that finds the register undefined on some path.
 
-What counts: a predicated write defines (for warnings only under its predicate, or under both
-senses of it, or behind a branch on it). A predicated read, or a value that selp chooses between,
-need not happen, so a path goes on behind it. The accumulator of a wgmma whose scale-d is a
-predicate is not held to the rule: the first step of a sum passes false on purpose. Unreachable
-code neither reads nor defines.
+What counts: a predicated write defines, for both rules; Triton loads under a predicate, computes
+on, and throws the result away where the predicate is false. A predicated read, or a value that
+selp chooses between, need not happen, so a path goes on behind it. Unreachable code neither reads
+nor defines.
+
+Two things that healthy code does are not held to the rule. The accumulator of a wgmma whose
+scale-d is a predicate: the first step of a sum passes false on purpose. A register that nothing
+writes at all, as one part of a packed value: so a compiler spells a part that nobody set.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from sparsekit.ptx.cfg import ControlFlow, control_flow
 from sparsekit.ptx.definedness import maybe_undefined_reads
 from sparsekit.ptx.module import Function, Instruction, Loc, Module
 from sparsekit.ptx.opcodes import ACCUMULATES, scale_d
-from sparsekit.ptx.operands import Register
+from sparsekit.ptx.operands import Register, Vector, registers
 
 USE_BEFORE_DEFINITION = "use-before-definition"
 _CHOICES = frozenset({"selp", "slct"})  # d, a, b, condition: reads a or b
+_PACKED = ("x2", "x4")  # cvt.rn.f16x2.f32 d, a, b
+_PLAIN_CVT_OPERANDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,16 @@ def _use_before_definition(function: Function, flow: ControlFlow) -> Iterator[Fi
             suspects.setdefault(name, []).append(index)
     uses = _uses(code, suspects)
     for name, reads in suspects.items():
-        hopeless = _never_defined_first(flow, code, uses[name], name)
-        errors = [index for index in reads if index in hopeless]
-        index = min(errors or reads)
-        yield _finding(function, index, name, uses[name], is_error=bool(errors))
+        if not any(_writes(code[index], name) for index in uses[name]):
+            reads = [index for index in reads if not _is_unset_part(code[index], name)]
+        if reads:
+            hopeless = _never_defined_first(flow, code, uses[name], name)
+            errors = [index for index in reads if index in hopeless]
+            index = min(errors or reads)
+            yield _finding(function, index, name, uses[name], is_error=bool(errors))
 
 
-def _finding(
-    function: Function, index: int, name: str, uses: list[int], is_error: bool
-) -> Finding:
+def _finding(function: Function, index: int, name: str, uses: list[int], is_error: bool) -> Finding:
     code = function.instructions
     writers = [code[i].line for i in uses if _writes(code[i], name)]
     written = f"first written in line {writers[0]}" if writers else "nothing writes it"
@@ -149,10 +155,26 @@ def _read_of(instruction: Instruction, name: str) -> bool | None:
     if not any(register.name == name for register in instruction.reads):
         return None
     code = instruction.opcode
-    if code.destinations == ACCUMULATES and _writes(instruction, name):
-        if isinstance(scale_d(code, instruction.operands), Register):
-            return None
+    if (
+        code.destinations == ACCUMULATES
+        and _writes(instruction, name)
+        and isinstance(scale_d(code, instruction.operands), Register)
+    ):
+        return None
     if code.base in _CHOICES:
         condition = instruction.operands[-1]
         return guard is None and isinstance(condition, Register) and condition.name == name
     return guard is None
+
+
+def _is_unset_part(instruction: Instruction, name: str) -> bool:
+    """Whether the register stands only for a part of a packed or vector value."""
+    code = instruction.opcode
+    if code.base == "cvt":
+        return len(instruction.operands) > _PLAIN_CVT_OPERANDS and any(
+            modifier.endswith(_PACKED) for modifier in code.modifiers
+        )
+    whole = [o for o in instruction.operands if not isinstance(o, Vector)]
+    return code.base in ("mov", "st") and all(
+        register.name != name for operand in whole for register in registers(operand)
+    )

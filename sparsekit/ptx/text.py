@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from sparsekit.ptx.errors import PtxError
 
@@ -31,8 +30,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """kind: "word" (directives with their dot), "number", "string", "mark", or "end"."""
 
     kind: str

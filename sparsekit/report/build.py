@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ _COLUMNS = (
     "seconds", "status",
 )  # fmt: skip
 _RIGHT = frozenset({"regs", "spills", "shared", "size", "seconds"})
+_SHOWN_WARNINGS = 20
 
 
 def build_document(outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> Document:
@@ -30,10 +30,12 @@ def build_document(outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> D
         parts.append(Table("Refused", ("kernel", "arch", "reason"), rows))
     warnings = [f"{o.job}: {w}" for o in order for w in _warnings(o)]
     if warnings:
-        parts.append(Lines(tuple(warnings), "Warnings"))
+        more = len(warnings) - _SHOWN_WARNINGS
+        rest = (f"and {more} more; --format json has all",) if more > 0 else ()
+        parts.append(Lines((*warnings[:_SHOWN_WARNINGS], *rest), "Warnings"))
     for outcome in order:
         if outcome.error is not None:
-            parts.append(_failure(outcome))
+            parts.append(failure_lines(outcome))
     parts.append(Lines((_summary(outcomes, refused),)))
     data = {
         "schema": 1,
@@ -69,20 +71,15 @@ def plan_document(
     return Document(data, tuple(parts))
 
 
-def repeat_command(job: CompileJob) -> str:
-    """The command that builds the job again."""
-    parts = ["sparsekit", "build", f"{_reference(job)}@{job.toolchain.id}", "--arch", str(job.arch)]
-    parts += [] if job.instance.default else ["--instances", "all"]
-    return shlex.join([*parts, *(["--lineinfo"] if job.lineinfo else [])])
-
-
-def _reference(job: CompileJob) -> str:
-    lang = "cu" if job.kernel.lang == "cuda" else "triton"
-    return f"{lang}/{job.kernel.name}:{job.variant.name}"
-
-
 def _order(job: CompileJob) -> tuple[Any, ...]:
-    return (job.kernel.lang, job.kernel.name, job.variant.name, job.arch, job.instance.name, job.toolchain.id)
+    return (
+        job.kernel.lang,
+        job.kernel.name,
+        job.variant.name,
+        job.arch,
+        job.instance.name,
+        job.toolchain.id,
+    )
 
 
 def _names(job: CompileJob) -> dict[str, str]:
@@ -151,8 +148,9 @@ def _warnings(outcome: Outcome) -> Sequence[str]:
     return outcome.artifact.manifest.warnings if outcome.artifact else ()
 
 
-def _failure(outcome: Outcome) -> Lines:
-    repeat = f"repeat it with: {repeat_command(outcome.job)}"
+def failure_lines(outcome: Outcome) -> Lines:
+    """Why a job failed, and the command that repeats it."""
+    repeat = f"repeat it with: {outcome.job.build_command}"
     return Lines((*str(outcome.error).splitlines(), repeat), f"Failed: {outcome.job}")
 
 

@@ -14,9 +14,7 @@ def render_markdown(document: Document) -> str:
 def _table(table: Table) -> str:
     rows = [[_escaped(cell_text(c)) for c in row] for row in table.rows]
     widths = [
-        max(len(heading), 3, *(len(row[i]) for row in rows))
-        if rows
-        else max(len(heading), 3)
+        max(len(heading), 3, *(len(row[i]) for row in rows)) if rows else max(len(heading), 3)
         for i, heading in enumerate(table.columns)
     ]
     rule = [

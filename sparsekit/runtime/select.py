@@ -55,9 +55,7 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
                 yield from _decide_variant(kernel, kernel.variant_at(name, arch), arch, call)
 
 
-def _decide_variant(
-    kernel: Kernel, variant: Variant, arch: Arch, call: Call
-) -> Iterable[Decision]:
+def _decide_variant(kernel: Kernel, variant: Variant, arch: Arch, call: Call) -> Iterable[Decision]:
     subject = f"{kernel.name}:{variant.name} {arch}"
     if reason := kernel.reject(variant, call):
         yield Decision(subject, False, reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
+
+from sparsekit.errors import ContextLostError
 
 _DTYPES: dict[torch.dtype, str] = {
     torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
@@ -69,7 +71,29 @@ def current(device: torch.device) -> Iterator[None]:
         yield
 
 
-@lru_cache(maxsize=None)
+def synchronize(device: torch.device) -> None:
+    """Wait for the device. Raises ContextLostError when a kernel on it has faulted."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise ContextLostError(f"a kernel faulted on {device}: {first}") from error
+
+
+def elapsed_s(device: torch.device, work: Callable[[], object]) -> float:
+    """Seconds between CUDA events around the work on the device's current stream."""
+    with torch.cuda.device(device):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3
+
+
+@cache
 def initialise(index: int) -> None:
     """Make the primary context of the device, as torch does on first use."""
     torch.empty(0, device=torch.device("cuda", index))

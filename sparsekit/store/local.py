@@ -40,6 +40,10 @@ class Store:
     def folder(self, key: str) -> Path:
         return self.root / LAYOUT / key[:2] / key
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry of that key; its content is not looked at."""
+        return (self.folder(key) / _SUMS).is_file()
+
     def get(self, key: str) -> Artifact | None:
         """The artifact, its digests checked; None when absent. A damaged entry is removed."""
         folder = self.folder(key)

@@ -22,6 +22,9 @@ class ReadOnlyStore(Store):
         super().__init__(root, notify)
         self._below = below
 
+    def has(self, key: str) -> bool:
+        return super().has(key) or self._below.has(key)
+
     def get(self, key: str) -> Artifact | None:
         return super().get(key) or self._below.get(key)
 

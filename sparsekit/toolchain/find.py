@@ -70,7 +70,9 @@ def _at(lang: Lang, path: list[str], ptxas: Mapping[str, str]) -> Toolchain | No
 def _nvrtc(path: list[str]) -> Toolchain | None:
     """NVRTC and the headers of the runtime; a side-by-side NVRTC uses the installed headers."""
     nvrtc = find_package("nvidia-cuda-nvrtc", path)
-    headers = find_package("nvidia-cuda-runtime", path) or find_package("nvidia-cuda-runtime", sys.path)
+    headers = find_package("nvidia-cuda-runtime", path) or find_package(
+        "nvidia-cuda-runtime", sys.path
+    )
     if nvrtc is None:
         return None
     library = nvrtc.file(str(_CU13 / "lib/libnvrtc.so.13"))
@@ -97,12 +99,12 @@ def _with_ptxas(toolchain: Toolchain, chosen: Mapping[str, str]) -> Toolchain:
     for variable, name in sorted(chosen.items()):
         file = Path(name)
         if not file.is_file():
-            raise ToolchainError(f"{variable}={name}: there is no such file; unset it or correct it")
+            raise ToolchainError(
+                f"{variable}={name}: there is no such file; unset it or correct it"
+            )
         tools[_PTXAS_ROLES[variable]] = file
         digest.update(f"{variable} {file_sha256(file)}\n".encode())
-    return replace(
-        toolchain, fingerprint=digest.hexdigest(), tools=tools, overrides=dict(chosen)
-    )
+    return replace(toolchain, fingerprint=digest.hexdigest(), tools=tools, overrides=dict(chosen))
 
 
 def _joined(*packages: Package | None) -> str:

@@ -41,7 +41,16 @@ def _case(
     name: str, tags: str, b: int, m: int, h: int, topk: int, n_window: int, *, d: int = 512,
     n_win: int = 400, n_cmp: int = 500, **options: object,
 ) -> Case:  # fmt: skip
-    dims = {"b": b, "m": m, "h": h, "d": d, "topk": topk, "n_window": n_window, "n_win": n_win, "n_cmp": n_cmp}
+    dims = {
+        "b": b,
+        "m": m,
+        "h": h,
+        "d": d,
+        "topk": topk,
+        "n_window": n_window,
+        "n_win": n_win,
+        "n_cmp": n_cmp,
+    }
     known: dict[str, object] = {
         "indices": "random", "counts": "none", "sink": "finite", "scale": d**-0.5, "return_lse": False,
         "values": "normal", "alias_pools": False, "q_pad": 0, "window_pool_pad": 0, "cmp_pool_pad": 0,

@@ -17,7 +17,9 @@ def make_inputs(case: Case, probe: str) -> dict[str, Any]:
     n_window, rows = case.dims["n_window"], (case.dims["n_win"], case.dims["n_cmp"])
     options, seed = case.options, case.seed
     indices = _indices(str(options["indices"]), b * m, topk, n_window, rows, seed)
-    counts = _counts(str(options["counts"]), b * m, topk - n_window, sampling.generator(seed, "counts"))
+    counts = _counts(
+        str(options["counts"]), b * m, topk - n_window, sampling.generator(seed, "counts")
+    )
     make = sampling.signs if probe == "zero_q" else sampling.normal
     window = make((rows[0], d), sampling.generator(seed, "window", probe))
     compressed = make((rows[1], d), sampling.generator(seed, "cmp", probe))
@@ -25,11 +27,16 @@ def make_inputs(case: Case, probe: str) -> dict[str, Any]:
     live = _live_columns(indices.shape[1], n_window, counts)
     if options["alias_pools"]:
         compressed = window = make((max(rows), d), sampling.generator(seed, "both", probe))
-    listed = [_listed(indices, live, part, n) for part, n in zip(_parts(topk, n_window), rows, strict=True)]
+    listed = [
+        _listed(indices, live, part, n)
+        for part, n in zip(_parts(topk, n_window), rows, strict=True)
+    ]
     if not options["alias_pools"]:
         for pool, seen in ((window, listed[0]), (compressed, listed[1])):
             if options["values"] != "normal":
-                sampling.spoil_rows(pool, seen, float(options["values"]), sampling.generator(seed, "spoil"))
+                sampling.spoil_rows(
+                    pool, seen, float(options["values"]), sampling.generator(seed, "spoil")
+                )
             sampling.poison_rows(pool, ~seen)
     return {
         "q": torch.zeros_like(q) if probe == "zero_q" else q,
@@ -45,7 +52,11 @@ def make_inputs(case: Case, probe: str) -> dict[str, Any]:
 
 def reference(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     """out [b, m, h, d] and lse [b, m, h] in float64 on the inputs' device, and what bounds need."""
-    q, pools, n_window = inputs["q"], (inputs["window_pool"], inputs["cmp_pool"]), inputs["n_window"]
+    q, pools, n_window = (
+        inputs["q"],
+        (inputs["window_pool"], inputs["cmp_pool"]),
+        inputs["n_window"],
+    )
     b, m, h, d = q.shape
     topk = inputs["topk_idxs"].shape[-1]
     indices = inputs["topk_idxs"].reshape(b * m, topk).long()
@@ -62,7 +73,9 @@ def reference(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         ]
         return torch.cat(parts, dim=1)
 
-    found = attend(q.reshape(b * m, h, d), gather, valid, inputs["softmax_scale"], inputs["attn_sink"], d)
+    found = attend(
+        q.reshape(b * m, h, d), gather, valid, inputs["softmax_scale"], inputs["attn_sink"], d
+    )
     return {name: t.reshape(b, m, *t.shape[1:]) for name, t in found.items()}
 
 
@@ -117,7 +130,8 @@ def _indices(
     widths = (n_window, topk - n_window)
     parts = list(zip(_parts(topk, n_window), rows, strict=True))
     indices = torch.cat(
-        [sampling.unique_rows(tokens, n, w, random) for n, w in zip(rows, widths, strict=True)], dim=1
+        [sampling.unique_rows(tokens, n, w, random) for n, w in zip(rows, widths, strict=True)],
+        dim=1,
     )
     if layout != "random":
         for token in range(tokens):

@@ -22,9 +22,16 @@ def make_inputs(case: Case, probe: str) -> dict[str, Any]:
     """The case's arguments by name, on the CPU. Rows of kv that no token lists hold NaN and inf."""
     s_q, s_kv, h_q, d_qk, topk = (case.dims[n] for n in ("s_q", "s_kv", "h_q", "d_qk", "topk"))
     options, seed = case.options, case.seed
-    indices = _indices(str(options["indices"]), s_q, s_kv, topk, sampling.generator(seed, "indices"))
-    length = _topk_length(str(options["topk_length"]), indices, s_kv, sampling.generator(seed, "length"))
-    kv_random, q_random = sampling.generator(seed, "kv", probe), sampling.generator(seed, "q", probe)
+    indices = _indices(
+        str(options["indices"]), s_q, s_kv, topk, sampling.generator(seed, "indices")
+    )
+    length = _topk_length(
+        str(options["topk_length"]), indices, s_kv, sampling.generator(seed, "length")
+    )
+    kv_random, q_random = (
+        sampling.generator(seed, "kv", probe),
+        sampling.generator(seed, "q", probe),
+    )
     if probe == "zero_q":
         q = torch.zeros((s_q, h_q, d_qk), dtype=torch.bfloat16)
         kv = sampling.signs((s_kv, 1, d_qk), kv_random)
@@ -60,9 +67,7 @@ def reference(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     )  # fmt: skip
 
 
-def tolerance(
-    inputs: dict[str, Any], expected: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def tolerance(inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The largest |difference| allowed of each output's elements; 0 where it must be exact."""
     return score_error_bound(inputs["q"], inputs["attn_sink"], inputs["sm_scale"], expected)
 
@@ -85,9 +90,7 @@ def _listed(indices: torch.Tensor, length: torch.Tensor | None, s_kv: int) -> to
     return listed
 
 
-def _indices(
-    layout: str, s_q: int, s_kv: int, topk: int, random: torch.Generator
-) -> torch.Tensor:
+def _indices(layout: str, s_q: int, s_kv: int, topk: int, random: torch.Generator) -> torch.Tensor:
     indices = sampling.unique_rows(s_q, s_kv, topk, random)
     if layout == "ramp":
         valid = (torch.arange(s_q) // 2).clamp(max=RAMP_LIMIT) + RAMP_OFFSET

@@ -1,0 +1,150 @@
+"""Which cases, data sets and pairs a verification runs, one result after another."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from sparsekit.check.subject import Subject
+from sparsekit.check.verify import (
+    BATCHES,
+    Unrunnable,
+    Workload,
+    make_workload,
+    verify_bits,
+    verify_reference,
+    verify_rows,
+)
+from sparsekit.errors import SpecError, UsageError
+from sparsekit.model.op import Case, Op
+from sparsekit.model.results import VerifyResult
+from sparsekit.runtime.tensors import synchronize
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two subjects that must give the same bits; the base may be the subject itself."""
+
+    subject: Subject
+    base: Subject
+
+
+def load_reference(op: Op) -> ModuleType:
+    """The op's reference.py: make_inputs, reference and tolerance. Raises SpecError."""
+    file = op.folder / "reference.py"
+    if not file.is_file():
+        raise SpecError(f"op {op.name} has no {file}; nothing can be checked against it")
+    spec = importlib.util.spec_from_file_location(f"sparsekit_reference_{op.name}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SpecError(f"{file} does not load: {type(error).__name__}: {error}") from error
+    missing = [n for n in ("make_inputs", "reference", "tolerance") if not hasattr(module, n)]
+    if missing:
+        raise SpecError(f"{file} defines no {missing[0]}()")
+    return module
+
+
+def chosen_cases(op: Op, pattern: str | None, tags: Sequence[str]) -> list[Case]:
+    """The op's cases by name pattern, or by tag. Raises UsageError when there is none."""
+    if pattern is not None:
+        found = [c for c in op.cases if fnmatchcase(c.name, pattern)]
+    else:
+        found = [c for c in op.cases if set(c.tags) & set(tags)]
+    if not found:
+        asked = f"case {pattern!r}" if pattern is not None else f"tag {' or '.join(tags)}"
+        names = ", ".join(c.name for c in op.cases)
+        raise UsageError(f"op {op.name} has no {asked}; its cases are {names}")
+    return found
+
+
+def against_reference(
+    op: Op, subjects: Sequence[Subject], cases: Iterable[Case], device: torch.device, repeat: int
+) -> Iterator[VerifyResult]:
+    """Every subject on every case with every data set, against float64."""
+    reference = load_reference(op)
+    for case in cases:
+        for probe in op.probes:
+            try:
+                workload = make_workload(op, reference, case, probe, device)
+                yield from verify_reference(workload, subjects, reference, repeat)
+            except (Unrunnable, torch.OutOfMemoryError) as error:
+                yield from (_skipped(op, s, case, "float64", device, error) for s in subjects)
+            synchronize(device)  # a faulted device must not judge the cases that follow
+
+
+def against_bits(
+    op: Op, pairs: Sequence[Pair], cases: Iterable[Case], device: torch.device, repeat: int
+) -> Iterator[VerifyResult]:
+    """Every pair on every case, byte for byte; then each subject's first row in other batches."""
+    reference = load_reference(op)
+    listed = list(cases)
+    for case in listed:
+        try:
+            workload = make_workload(op, reference, case, op.probes[0], device)
+        except Unrunnable as error:
+            yield from (_skipped(op, p.subject, case, _against(p), device, error) for p in pairs)
+            continue
+        for pair in pairs:
+            yield verify_bits(workload, pair.subject, pair.base, repeat)
+            synchronize(device)  # a faulted device must not judge the cases that follow
+    subjects = list({(p.subject.kernel, p.subject.variant): p.subject for p in pairs}.values())
+    for case in listed if op.batch else ():
+        if "smoke" in case.tags:
+            yield from _rows(op, reference, subjects, case, device)
+
+
+def on_inputs(
+    op: Op, subjects: Sequence[Subject], inputs: dict[str, Any], name: str, device: torch.device,
+    repeat: int,
+) -> Iterator[VerifyResult]:  # fmt: skip
+    """Every subject on the user's own tensors, against float64."""
+    yield from verify_reference(
+        user_workload(op, inputs, name, device), subjects, load_reference(op), repeat
+    )
+
+
+def user_workload(op: Op, inputs: dict[str, Any], name: str, device: torch.device) -> Workload:
+    """The user's tensors as a workload; optional outputs are asked for too."""
+    options = {f"return_{o.name}": True for o in op.outputs if o.optional}
+    dims = {
+        size: value.shape[axis]
+        for tensor in op.tensors
+        if (value := inputs.get(tensor.name)) is not None
+        for axis, size in enumerate(tensor.shape)
+        if isinstance(size, str)
+    }
+    return Workload(op, Case(name, dims, (), options), op.probes[0], device, inputs)
+
+
+def _rows(
+    op: Op, reference: ModuleType, subjects: Sequence[Subject], case: Case, device: torch.device
+) -> Iterator[VerifyResult]:
+    dims = {**case.dims, op.batch: BATCHES[-1]}
+    grown = replace(case, name=f"{case.name}[{op.batch}={BATCHES[-1]}]", dims=dims)
+    workload = make_workload(op, reference, grown, op.probes[0], device)
+    for subject in subjects:
+        yield verify_rows(workload, subject)
+        synchronize(device)  # a faulted device must not judge the cases that follow
+
+
+def _against(pair: Pair) -> str:
+    return f"{pair.base.kernel}:{pair.base.variant}"
+
+
+def _skipped(
+    op: Op, subject: Subject, case: Case, against: str, device: torch.device, error: Exception
+) -> VerifyResult:
+    return VerifyResult(
+        op.name, subject.kernel, subject.variant, None, None, str(device), case.name, against,
+        runs=0, skipped=True, reason=str(error).splitlines()[0],
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""Comparing outputs: against float64 within bounds, or bit for bit.
+
+Positions of NaN and inf are compared by themselves: they must be the same, whatever the bound says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from sparsekit.model.results import OutputCheck
+
+_BIT_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def sha256_of(tensor: torch.Tensor) -> str:
+    """sha256 of the elements' bytes in row-major order."""
+    data = tensor.detach().contiguous().view(torch.uint8).cpu().numpy()
+    return hashlib.sha256(data.tobytes()).hexdigest()
+
+
+def compare_to_reference(
+    actual: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor
+) -> OutputCheck:
+    """The actual output against float64, each element within its bound.
+
+    expected, bound: float64, of the same shape. Not finite: NaN where NaN is expected, the same
+    infinity where one is.
+    """
+    sha256 = sha256_of(actual)
+    if actual.numel() == 0:
+        return OutputCheck(True, sha256)
+    found = actual.double()
+    finite = torch.isfinite(found) & torch.isfinite(expected)
+    same_special = torch.where(torch.isnan(expected), torch.isnan(found), found == expected)
+    difference = torch.where(finite, (found - expected).abs(), 0.0)
+    # How far beyond its bound: 1 is just allowed; a wrong NaN or inf is worse than any number.
+    excess = torch.where(difference == 0, 0.0, difference / bound.clamp_min(1e-300))
+    excess = torch.where(finite, excess, torch.where(same_special, 0.0, torch.inf))
+    worst = int(excess.argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), actual.shape))
+    ok = bool(excess.flatten()[worst] <= 1.0)
+    relative = torch.where(finite & (expected != 0), difference / expected.abs(), 0.0)
+    ulp = torch.where(finite, ulp_distance(actual, expected.to(actual.dtype)), 0)
+    return OutputCheck(
+        ok=ok,
+        sha256=sha256,
+        max_abs=float(difference.max()),
+        max_rel=float(relative.max()),
+        max_ulp=int(ulp.max()),
+        worst_index=index,
+        problem=None if ok else _what_is_wrong(found, expected, bound, excess, index),
+    )
+
+
+def _what_is_wrong(
+    found: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor, excess: torch.Tensor,
+    index: tuple[int, ...],
+) -> str:  # fmt: skip
+    count = int((excess > 1.0).sum())
+    return (
+        f"{count} of {found.numel()} elements are wrong; at {list(index)} found {found[index]:.9g}, "
+        f"expected {expected[index]:.9g} within {bound[index]:.3g}"
+    )
+
+
+def ulp_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Units in the last place between equal-typed floats, as int64; meaningless for NaN and inf."""
+    return (_ordered(a) - _ordered(b)).abs()
+
+
+def _ordered(tensor: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of the floats that they are the bits of, -0 and 0 alike."""
+    bits = tensor.contiguous().view(_BIT_TYPES[tensor.element_size()]).long()
+    smallest = -(1 << (8 * tensor.element_size() - 1))
+    return torch.where(bits < 0, smallest - bits, bits)
+
+
+def compare_bits(actual: torch.Tensor, base: torch.Tensor) -> OutputCheck:
+    """Byte for byte: -0 differs from 0, and NaN payloads count."""
+    sha256 = sha256_of(actual)
+    if actual.dtype != base.dtype or actual.shape != base.shape:
+        return OutputCheck(False, sha256, problem="the outputs have different types or shapes")
+    bits = _BIT_TYPES[actual.element_size()]
+    differs = actual.contiguous().view(bits) != base.contiguous().view(bits)
+    count = int(differs.sum())
+    if count == 0:
+        return OutputCheck(True, sha256, max_abs=0.0, max_rel=0.0, max_ulp=0)
+    index = tuple(int(i) for i in differs.nonzero()[0])
+    both = torch.isfinite(actual) & torch.isfinite(base)
+    difference = torch.where(both, (actual.double() - base.double()).abs(), 0.0)
+    relative = torch.where(base != 0, difference / base.double().abs(), 0.0)
+    return OutputCheck(
+        ok=False,
+        sha256=sha256,
+        max_abs=float(difference.max()),
+        max_rel=float(torch.nan_to_num(relative).max()),
+        max_ulp=int(torch.where(both, ulp_distance(actual, base), 0).max()),
+        worst_index=index,
+        problem=f"{count} of {actual.numel()} elements differ; the first at {list(index)}: "
+        f"{_shown(actual[index])} against {_shown(base[index])}",
+    )
+
+
+def _shown(value: torch.Tensor) -> str:
+    bits = int(value.reshape(1).view(_BIT_TYPES[value.element_size()])[0])
+    digits = 2 * value.element_size()
+    return f"{float(value):.9g} (0x{bits & (16**digits - 1):0{digits}x})"

@@ -1,0 +1,90 @@
+"""Hostile memory: inputs in padded, shifted views, outputs poisoned between sentinels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sparsekit.model.op import Case
+
+_GUARD_ELEMENTS = 512  # on each side of an output; keeps it at a multiple of 256 bytes
+# NaN payloads that no arithmetic makes, so that an element nobody wrote is told from a computed NaN.
+_POISON_BITS = {torch.bfloat16: 0x7FB5, torch.float16: 0x7D5A, torch.float32: 0x7FA5A5A5}
+_BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
+
+
+def place_inputs(inputs: Mapping[str, Any], case: Case, device: torch.device) -> dict[str, Any]:
+    """The inputs on the device, laid out as the case's options say.
+
+    `NAME_pad`: elements between lines of the last dimension; `NAME_offset`: elements before the
+    first; `NAME_row_offset`: whole lines before the first. What lies between is NaN, or -1. An
+    input that is another one's tensor stays so.
+    """
+    placed: dict[int, torch.Tensor] = {}
+    result: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor):
+            result[name] = value
+            continue
+        if id(value) not in placed:
+            pad, offset, rows = (
+                int(case.options.get(f"{name}_{what}", 0))
+                for what in ("pad", "offset", "row_offset")
+            )
+            placed[id(value)] = _placed(value, pad, offset, rows, device)
+        result[name] = placed[id(value)]
+    return result
+
+
+def _placed(
+    value: torch.Tensor, pad: int, offset: int, rows: int, device: torch.device
+) -> torch.Tensor:
+    if not (pad or offset or rows):
+        return value.to(device)
+    width = value.shape[-1] + pad
+    lines = value.numel() // max(value.shape[-1], 1)
+    filler = float("nan") if value.is_floating_point() else -1
+    memory = torch.full(
+        (offset + (rows + lines) * width,), filler, dtype=value.dtype, device=device
+    )
+    strides = [width] * (value.dim() - 1) + [1]
+    for i in range(value.dim() - 3, -1, -1):
+        strides[i] = strides[i + 1] * value.shape[i + 1]
+    view = memory.as_strided(value.shape, strides, offset + rows * width)
+    view.copy_(value)
+    return view
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """An output between two guards, filled with poison throughout."""
+
+    memory: torch.Tensor
+    view: torch.Tensor
+
+    def problem(self) -> str | None:
+        """What is wrong with the memory after a run: a guard that changed, an unwritten element."""
+        bits = self.memory.view(_BITS[self.memory.dtype])
+        poisoned = bits == _POISON_BITS[self.memory.dtype]
+        before, after = poisoned[:_GUARD_ELEMENTS], poisoned[_GUARD_ELEMENTS + self.view.numel() :]
+        if not bool(before.all() & after.all()):
+            return "it was written outside its bounds"
+        inside = poisoned[_GUARD_ELEMENTS : _GUARD_ELEMENTS + self.view.numel()]
+        if unwritten := int(inside.sum()):
+            first = int(inside.nonzero()[0])
+            index = torch.unravel_index(torch.tensor(first), self.view.shape)
+            where = [int(i) for i in index]
+            return f"{unwritten} of {self.view.numel()} elements were not written, the first at {where}"
+        return None
+
+
+def guarded_output(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Guarded:
+    count = 1
+    for size in shape:
+        count *= size
+    memory = torch.empty(count + 2 * _GUARD_ELEMENTS, dtype=dtype, device=device)
+    memory.view(_BITS[dtype]).fill_(_POISON_BITS[dtype])
+    return Guarded(memory, memory[_GUARD_ELEMENTS : _GUARD_ELEMENTS + count].view(shape))

@@ -1,0 +1,227 @@
+"""Verifying kernels: against float64, bit for bit against another, and each row by itself.
+
+The kernel runs before the reference is computed, so that nothing of the reference's can be lying in
+the memory that it reads; outputs are poisoned and guarded, inputs must come out unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
+from sparsekit.check.placement import Guarded, guarded_output, place_inputs
+from sparsekit.check.subject import Ran, Subject
+from sparsekit.errors import ArgumentError, GpuError
+from sparsekit.model.op import Case, Op, Tensor
+from sparsekit.model.results import OutputCheck, VerifyResult
+from sparsekit.operators.arguments import output_dtype, shape_of
+from sparsekit.runtime.tensors import dtype_of, synchronize
+
+FLOAT64 = "float64"
+BATCHES = (1, 2, 3, 7, 64, 132, 133)
+
+
+class Unrunnable(Exception):
+    """The case cannot run here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A case with one of its data sets, on a device. inputs: tensors and scalars by name."""
+
+    op: Op
+    case: Case
+    probe: str
+    device: torch.device
+    inputs: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return (
+            self.case.name if self.probe == self.op.probes[0] else f"{self.case.name}/{self.probe}"
+        )
+
+    def outputs(self) -> dict[str, Guarded]:
+        """Fresh poisoned outputs: the optional ones where the case asks for them."""
+        scalars = {s.name: self.inputs.get(s.name, s.default) for s in self.op.scalars}
+        dims = {**self.case.dims, **{n: v for n, v in scalars.items() if isinstance(v, int)}}
+        return {
+            t.name: guarded_output(
+                shape_of(t, dims), dtype_of(output_dtype(t, scalars)), self.device
+            )
+            for t in self.op.outputs
+            if not t.optional or self.case.options.get(f"return_{t.name}")
+        }
+
+
+def make_workload(
+    op: Op, reference: ModuleType, case: Case, probe: str, device: torch.device
+) -> Workload:
+    """The case's data on the device. Raises Unrunnable when it does not fit there."""
+    inputs = reference.make_inputs(case, probe)
+    try:
+        return Workload(op, case, probe, device, place_inputs(inputs, case, device))
+    except torch.OutOfMemoryError as error:
+        raise Unrunnable(f"not enough memory on {device} for this case") from error
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One launch's outputs, and what was wrong with the memory after it."""
+
+    outputs: Mapping[str, torch.Tensor]
+    problems: Mapping[str, str]
+    ran: Ran
+
+
+def _run(subject: Subject, workload: Workload) -> _Run:
+    guarded = workload.outputs()
+    before = {n: _bits(t) for n, t in workload.inputs.items() if isinstance(t, torch.Tensor)}
+    ran = subject.compute(workload.inputs, {n: g.view for n, g in guarded.items()})
+    synchronize(workload.device)
+    problems = {n: p for n, g in guarded.items() if (p := g.problem()) is not None}
+    for name, bits in before.items():
+        if not torch.equal(bits, _bits(workload.inputs[name])):
+            problems |= dict.fromkeys(guarded, f"input {name} was changed by the launch")
+    return _Run({n: g.view for n, g in guarded.items()}, problems, ran)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy as raw bytes, so that NaN equals itself."""
+    return tensor.contiguous().view(torch.uint8).clone()
+
+
+def verify_reference(
+    workload: Workload, subjects: Sequence[Subject], reference: ModuleType, repeat: int
+) -> Iterator[VerifyResult]:
+    """Each subject against float64 within the op's bounds, `repeat` launches with one digest."""
+    ran: list[tuple[Subject, _Run | None, VerifyResult]] = []
+    for subject in subjects:
+        blank = _blank(workload, subject, FLOAT64)
+        try:
+            runs = [_run(subject, workload) for _ in range(repeat)]
+        except (ArgumentError, GpuError) as error:
+            ran.append((subject, None, _stopped(blank, error)))
+            continue
+        ran.append((subject, runs[0], _steady(blank, runs)))
+    if all(run is None for _, run, _ in ran):
+        yield from (result for _, _, result in ran)
+        return
+    expected = reference.reference(workload.inputs)
+    bounds = reference.tolerance(workload.inputs, expected)
+    for _, run, result in ran:
+        if run is None:
+            yield result
+            continue
+        checks = {
+            name: _with_problem(
+                compare_to_reference(actual, expected[name], bounds[name]), run.problems.get(name)
+            )
+            for name, actual in run.outputs.items()
+        }
+        yield _finished(result, checks)
+
+
+def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int) -> VerifyResult:
+    """The subject's outputs against the base's, byte for byte; the base may be the subject."""
+    same = (base.kernel, base.variant) == (subject.kernel, subject.variant)
+    against = "itself" if same else f"{base.kernel}:{base.variant}"
+    blank = _blank(workload, subject, against)
+    try:
+        first = _run(base, workload)
+        runs = [_run(subject, workload) for _ in range(repeat)]
+    except (ArgumentError, GpuError) as error:
+        return _stopped(blank, error)
+    result = _steady(blank, runs)
+    checks = {
+        name: _with_problem(
+            compare_bits(actual, first.outputs[name]),
+            runs[0].problems.get(name) or first.problems.get(name),
+        )
+        for name, actual in runs[0].outputs.items()
+    }
+    return _finished(replace(result, runs=repeat + 1), checks)
+
+
+def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
+    """Row 0 alone, and in batches of other rows: the same bits each time.
+
+    The workload's batch is the largest of BATCHES; smaller ones are its first rows.
+    """
+    sizes = [n for n in BATCHES if n < workload.case.dims[workload.op.batch]]
+    blank = _blank(workload, subject, f"row 0 in batches of {', '.join(map(str, BATCHES))}")
+    try:
+        whole = _run(subject, workload)
+        parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
+    except (ArgumentError, GpuError) as error:
+        return _stopped(blank, error)
+    checks: dict[str, OutputCheck] = {}
+    for name, actual in whole.outputs.items():
+        checks[name] = replace(compare_bits(actual[:1], actual[:1]), sha256=sha256_of(actual))
+        for size, part in zip(sizes, parts, strict=True):
+            check = compare_bits(part.outputs[name][:1], actual[:1])
+            problem = part.problems.get(name) or whole.problems.get(name)
+            if not check.ok or problem:
+                text = problem or f"in a batch of {size}: {check.problem}"
+                checks[name] = replace(check, ok=False, problem=text)
+                break
+    return _finished(replace(blank, runs=len(sizes) + 1, **_names(whole.ran)), checks)
+
+
+def _first_rows(workload: Workload, count: int) -> Workload:
+    """The workload cut to its first rows along the op's batch dim; views of the same memory."""
+    batch = workload.op.batch
+    inputs = dict(workload.inputs)
+    for tensor in workload.op.inputs:
+        if isinstance(tensor, Tensor) and batch in tensor.shape and inputs[tensor.name] is not None:
+            axis = tensor.shape.index(batch)
+            inputs[tensor.name] = inputs[tensor.name].narrow(axis, 0, count)
+    case = replace(workload.case, dims={**workload.case.dims, batch: count})
+    return replace(workload, case=case, inputs=inputs)
+
+
+def _blank(workload: Workload, subject: Subject, against: str) -> VerifyResult:
+    return VerifyResult(
+        workload.op.name, subject.kernel, subject.variant, None, None, str(workload.device),
+        workload.name, against, runs=0,
+    )  # fmt: skip
+
+
+def _names(ran: Ran) -> dict[str, Any]:
+    return {"arch": ran.arch, "toolchain": ran.toolchain}
+
+
+def _stopped(result: VerifyResult, error: Exception) -> VerifyResult:
+    """A call that the kernel does not take is skipped; a launch that failed is a failure."""
+    if isinstance(error, ArgumentError):
+        return replace(result, skipped=True, reason=str(error))
+    return replace(result, ok=False, reason=str(error))
+
+
+def _steady(blank: VerifyResult, runs: Sequence[_Run]) -> VerifyResult:
+    """The result so far; not ok when the launches did not all give the same bytes."""
+    result = replace(blank, runs=len(runs), **_names(runs[0].ran))
+    for i, run in enumerate(runs[1:], 2):
+        for name, actual in run.outputs.items():
+            check = compare_bits(actual, runs[0].outputs[name])
+            if not check.ok:
+                return replace(
+                    result, ok=False, reason=f"run {i} differs from run 1: {name}: {check.problem}"
+                )
+    return result
+
+
+def _with_problem(check: OutputCheck, problem: str | None) -> OutputCheck:
+    return replace(check, ok=False, problem=problem) if problem else check
+
+
+def _finished(result: VerifyResult, checks: Mapping[str, OutputCheck]) -> VerifyResult:
+    wrong = [f"{name}: {check.problem}" for name, check in checks.items() if not check.ok]
+    reasons = [result.reason] if result.reason else []
+    ok = result.ok is not False and not wrong
+    return replace(result, outputs=checks, ok=ok, reason="; ".join([*reasons, *wrong]) or None)

@@ -1,0 +1,119 @@
+"""`sparsekit cache`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sparsekit.cli.emit import emit
+from sparsekit.cli.options import FOLDER, output_options, say
+from sparsekit.errors import StoreError
+from sparsekit.report.document import Document, Lines, Table
+from sparsekit.report.units import format_bytes
+from sparsekit.settings import load
+from sparsekit.store import maintain
+from sparsekit.store.local import Store
+from sparsekit.store.open import open_store, refuse_unsafe
+
+_cache_dir = click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+
+
+@click.group()
+def command() -> None:
+    """Look after the artifact store.
+
+    \b
+    sparsekit cache dir
+    sparsekit cache verify
+    sparsekit cache prune --older-than 30d --max-size 2G
+    """
+
+
+def _root(cache_dir: Path | None) -> Path:
+    return load(cache_dir=cache_dir).cache_dir
+
+
+def _writable(root: Path) -> Store:
+    """The store for changing it. Raises StoreError where it cannot be."""
+    store = open_store(root, say)
+    if store.root != root:
+        raise StoreError(f"the store {root} cannot be written")
+    return store
+
+
+@command.command("dir")
+@_cache_dir
+def show_dir(cache_dir: Path | None) -> None:
+    """Print the store's folder."""
+    click.echo(_root(cache_dir))
+
+
+@command.command()
+@_cache_dir
+@output_options
+def info(cache_dir: Path | None, form: str, output: Path | None) -> None:
+    """Entries, size and folder."""
+    root = _root(cache_dir)
+    if root.is_dir():
+        refuse_unsafe(root)
+    found = list(maintain.entries(root))
+    size = sum(e.bytes for e in found)
+    text = f"{root}: {len(found)} artifacts, {format_bytes(size)}"
+    data = {"schema": 1, "dir": str(root), "artifacts": len(found), "bytes": size}
+    emit(Document(data, (Lines((text,)),)), form, output)
+
+
+@command.command()
+@_cache_dir
+@output_options
+@click.pass_context
+def verify(ctx: click.Context, cache_dir: Path | None, form: str, output: Path | None) -> None:
+    """Read every entry and check its digests; exit 7 when one is damaged."""
+    root = _root(cache_dir)
+    bad = [(entry.key, problem) for entry, problem in maintain.damaged(root)]
+    count = sum(1 for _ in maintain.entries(root))
+    parts: list[Table | Lines] = [Table("Damaged", ("key", "problem"), bad)] if bad else []
+    advice = "; they are rebuilt when they are next used" if bad else ""
+    parts.append(Lines((f"{count} artifacts, {len(bad)} damaged{advice}",)))
+    data = {
+        "schema": 1, "artifacts": count, "damaged": [{"key": k, "problem": p} for k, p in bad],
+    }  # fmt: skip
+    emit(Document(data, tuple(parts)), form, output)
+    ctx.exit(StoreError.exit_code if bad else 0)
+
+
+@command.command()
+@click.option("--older-than", metavar="AGE", help="Entries built longer ago: 30d, 12h.")
+@click.option("--max-size", metavar="SIZE", help="The oldest entries, until the rest fits: 2G.")
+@_cache_dir
+def prune(older_than: str | None, max_size: str | None, cache_dir: Path | None) -> None:
+    """Remove old entries."""
+    if older_than is None and max_size is None:
+        raise click.UsageError("give --older-than, --max-size or both")
+    root = _root(cache_dir)
+    chosen = maintain.prunable(
+        root,
+        maintain.parse_age(older_than) if older_than is not None else None,
+        maintain.parse_size(max_size) if max_size is not None else None,
+    )
+    _remove(root, chosen)
+
+
+@command.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_cache_dir
+def clear(yes: bool, cache_dir: Path | None) -> None:
+    """Remove every entry."""
+    root = _root(cache_dir)
+    chosen = list(maintain.entries(root))
+    if chosen and not yes:
+        click.confirm(f"Remove {len(chosen)} artifacts from {root}?", abort=True, err=True)
+    _remove(root, chosen)
+
+
+def _remove(root: Path, chosen: list[maintain.Stored]) -> None:
+    if chosen:
+        maintain.remove_all(_writable(root), chosen)
+    freed = format_bytes(sum(e.bytes for e in chosen))
+    click.echo(f"{len(chosen)} artifacts removed, {freed}")

@@ -1,0 +1,36 @@
+"""`--device`: which GPU, and that there is one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from sparsekit.errors import GpuError, UsageError
+from sparsekit.runtime.probe import probe_devices
+
+device_option = click.option(
+    "--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU to run on."
+)
+
+
+def gpu_of(text: str) -> tuple[Any, str]:
+    """The torch device and a line that names it. Raises GpuError when the driver shows no such GPU."""
+    match = re.fullmatch(r"cuda(?::(\d+))?", text)
+    if not match:
+        raise UsageError(f"--device must be cuda or cuda:N, found {text!r}")
+    index = int(match[1] or 0)
+    probe = probe_devices()
+    if index >= len(probe.devices):
+        found = f"{len(probe.devices)} GPUs" if probe.devices else probe.problem or "no GPU"
+        raise GpuError(f"--device {text}: the driver shows {found}; see sparsekit doctor")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise GpuError(
+            f"this torch ({torch.__version__}) has no CUDA; install a CUDA build of torch to run kernels"
+        )
+    found_device = probe.devices[index]
+    major, minor = found_device.compute_capability
+    return torch.device("cuda", index), f"{found_device.name} (cuda:{index}, {major}.{minor})"

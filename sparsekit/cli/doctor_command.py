@@ -1,0 +1,159 @@
+"""`sparsekit doctor`. Works with click alone: whatever else is missing is one of its findings."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from sparsekit.cli.emit import emit
+from sparsekit.cli.options import FOLDER, output_options
+from sparsekit.errors import SparsekitError
+from sparsekit.model.arch import ALL_CAPABILITIES, Arch, format_capability
+from sparsekit.model.toolchain import Toolchain
+from sparsekit.report.document import Document, Lines, Table
+from sparsekit.runtime.probe import Probe, probe_devices
+from sparsekit.settings import Settings, load
+from sparsekit.toolchain.find import Toolchains
+from sparsekit.toolchain.tools import find_nvdisasm, tool_version
+
+_PACKAGES = (
+    "click", "rich", "platformdirs", "numpy", "torch", "triton", "cuda-bindings",
+    "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-nvdisasm", "safetensors",
+)  # fmt: skip
+_INSTALL = "pip install -c constraints.txt"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. advice: what to do about it when it is not ok."""
+
+    subject: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+@click.command()
+@click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+@output_options
+def command(cache_dir: Path | None, form: str, output: Path | None) -> None:
+    """GPUs, driver, compilers, tools, store, and what is missing.
+
+    Asks the driver in a child process, so that one that hangs is a line here. Always exits 0: what
+    is missing may not be needed.
+
+    \b
+    sparsekit doctor
+    sparsekit doctor --format json
+    """
+    findings = list(_findings(cache_dir))
+    rows = [("ok" if f.ok else "missing", f.subject, f.found) for f in findings]
+    parts: list[Table | Lines] = [Table("", ("", "what", "found"), rows)]
+    if advice := [f"{f.subject}: {f.advice}" for f in findings if f.advice and not f.ok]:
+        parts.append(Lines(tuple(advice), "What to do"))
+    data = {
+        "schema": 1,
+        "findings": [
+            {"subject": f.subject, "ok": f.ok, "found": f.found, "advice": f.advice or None}
+            for f in findings
+        ],
+    }
+    emit(Document(data, tuple(parts)), form, output)
+
+
+def _findings(cache_dir: Path | None) -> Iterator[Finding]:
+    yield Finding(
+        "Python",
+        sys.version_info >= (3, 11),
+        f"{platform.python_version()} on {platform.platform()}",
+    )
+    for package in _PACKAGES:
+        yield _package(package)
+    yield from _gpus(probe_devices())
+    try:
+        settings = load(cache_dir=cache_dir)
+    except (SparsekitError, ModuleNotFoundError) as error:
+        yield Finding("settings", False, str(error), f"{_INSTALL} -e .")
+        return
+    yield from _toolchains(settings)
+    yield _nvdisasm(settings)
+    yield _store(settings)
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(f"package {name}", True, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(f"package {name}", False, "not installed", f"{_INSTALL} {name}")
+
+
+def _gpus(probe: Probe) -> Iterator[Finding]:
+    if probe.problem:
+        advice = "building and inspecting need no GPU; to run kernels, install NVIDIA's driver"
+        yield Finding("driver", False, probe.problem, advice)
+        return
+    yield Finding("driver", True, f"supports CUDA {probe.driver}")
+    if not probe.devices:
+        yield Finding("GPU", False, "the driver shows none", "look at CUDA_VISIBLE_DEVICES")
+    for device in probe.devices:
+        found = (
+            f"{device.name}, compute capability {format_capability(device.compute_capability)}, "
+            f"{device.sm_count} SMs, {device.shared_bytes_optin} B of shared memory for a block"
+        )
+        yield Finding(f"GPU cuda:{device.index}", True, found)
+
+
+def _toolchains(settings: Settings) -> Iterator[Finding]:
+    toolchains = Toolchains(settings)
+    for lang in ("cuda", "triton"):
+        try:
+            for toolchain in toolchains.all(lang):
+                yield _toolchain(toolchain)
+            toolchains.default(lang)
+        except SparsekitError as error:
+            yield Finding(f"compiler for {lang}", False, str(error), f"{_INSTALL} -e .")
+    if settings.interpret:
+        yield Finding(
+            "TRITON_INTERPRET", False, "is set", "it is not passed on to the compiler; unset it"
+        )
+
+
+def _toolchain(toolchain: Toolchain) -> Finding:
+    archs = [Arch(*c) for c in ALL_CAPABILITIES]
+    known = [format_capability(a.compute_capability) for a in archs if not toolchain.lacks(a)]
+    cautions = dict.fromkeys(t for a in archs if (t := toolchain.caution(a)))
+    notes = "".join(f"; {text}" for text in cautions)
+    return Finding(f"compiler {toolchain.id}", True, f"{' '.join(known)}{notes} ({toolchain.site})")
+
+
+def _nvdisasm(settings: Settings) -> Finding:
+    try:
+        tool = find_nvdisasm(settings)
+    except SparsekitError as error:
+        return Finding("nvdisasm", False, "not found", str(error))
+    version = tool_version(tool)
+    broken = version.startswith(("does not run", "exit code"))
+    advice = f"{_INSTALL} --force-reinstall nvidia-cuda-nvdisasm"
+    return Finding("nvdisasm", not broken, f"{version} ({tool})", advice)
+
+
+def _store(settings: Settings) -> Finding:
+    from sparsekit.store.maintain import damaged, entries
+    from sparsekit.store.open import refuse_unsafe
+
+    root = settings.cache_dir
+    if not root.is_dir():
+        return Finding("store", True, f"{root}, not made yet")
+    try:
+        refuse_unsafe(root)
+    except SparsekitError as error:
+        return Finding("store", False, str(root), str(error))
+    count, bad = sum(1 for _ in entries(root)), sum(1 for _ in damaged(root))
+    found = f"{root}, {count} artifacts, {bad} damaged"
+    return Finding("store", bad == 0, found, "damaged entries are rebuilt when they are next used")

@@ -1,0 +1,109 @@
+"""`sparsekit list`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sparsekit.cli.emit import emit
+from sparsekit.cli.options import output_options, place_options
+from sparsekit.cli.session import Session, open_session
+from sparsekit.discover import Catalog, Choice
+from sparsekit.errors import SparsekitError, SpecError
+from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest
+from sparsekit.report.document import Document, Lines, Table
+
+
+@click.command()
+@place_options
+@output_options
+@click.pass_context
+def command(
+    ctx: click.Context, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
+    output: Path | None,
+) -> None:  # fmt: skip
+    """Kernels, ops, variants, archs, and what is built.
+
+    Kernel folders that cannot be used are listed with the reason, and make the exit code 3.
+
+    \b
+    sparsekit list
+    sparsekit list --kernels ./mykernels --format json
+    """
+    session = open_session(cache_dir, kernel_dirs)
+    catalog = session.catalog
+    kernels = [_kernel(session, choice) for choice in catalog.resolve([])]
+    emit(_document(kernels, catalog), form, output)
+    ctx.exit(SpecError.exit_code if catalog.broken else 0)
+
+
+def _kernel(session: Session, choice: Choice) -> dict[str, Any]:
+    """One kernel and, per variant, the archs whose default instances are all in the store."""
+    kernel = choice.kernel
+    requests = [ArchRequest(c, named=False) for c in ALL_CAPABILITIES]
+    built: dict[str, list[str]] = {name: [] for name in choice.variants}
+    problem: str | None = None
+    try:
+        plan = session.planner.plan([choice], requests, every_instance=False)
+        for name in choice.variants:
+            jobs = [job for job in plan.jobs if job.variant.name == name]
+            archs = dict.fromkeys(str(job.arch) for job in jobs)
+            built[name] = [
+                arch
+                for arch in archs
+                if all(session.store.has(j.key) for j in jobs if str(j.arch) == arch)
+            ]
+    except SparsekitError as error:
+        problem = str(error)
+    return {
+        "kernel": kernel.name,
+        "lang": kernel.lang,
+        "op": kernel.op,
+        "folder": str(kernel.folder),
+        "targets": list(kernel.targets),
+        "variants": [
+            {
+                "name": v.name, "same_bits_as": v.same_bits_as, "built": built[v.name],
+            }
+            for v in kernel.variants
+        ],
+        "instances": [{"name": i.name, "default": i.default} for i in kernel.instances],
+        "problem": problem,
+    }  # fmt: skip
+
+
+def _document(kernels: list[dict[str, Any]], catalog: Catalog) -> Document:
+    columns = ("op", "kernel", "variant", "same bits as", "default targets", "built")
+    rows = [
+        (
+            k["op"], f"{'cu' if k['lang'] == 'cuda' else 'triton'}/{k['kernel']}", v["name"],
+            v["same_bits_as"], " ".join(_plain(k["targets"])), " ".join(v["built"]) or "nothing",
+        )
+        for k in kernels
+        for v in k["variants"]
+    ]  # fmt: skip
+    parts: list[Table | Lines] = [Table("", columns, rows)]
+    parts += [Lines((f"{k['kernel']}: {k['problem']}",)) for k in kernels if k["problem"]]
+    if catalog.broken:
+        rows_broken = [(str(b.folder), b.reason) for b in catalog.broken]
+        parts.append(Table("Broken", ("folder", "reason"), rows_broken))
+    data = {
+        "schema": 1,
+        "kernels": kernels,
+        "ops": [
+            {"op": op.name, "summary": op.summary, "cases": [c.name for c in op.cases]}
+            for op in catalog.ops.values()
+        ],
+        "broken": [{"folder": str(b.folder), "reason": b.reason} for b in catalog.broken],
+    }
+    return Document(data, tuple(parts))
+
+
+def _plain(targets: list[str]) -> list[str]:
+    """The default target of each capability: the first that the spec gives for it."""
+    first: dict[str, str] = {}
+    for target in targets:
+        first.setdefault(target.rstrip("af"), target)
+    return list(first.values())

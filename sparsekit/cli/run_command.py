@@ -1,0 +1,93 @@
+"""`sparsekit run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sparsekit.cli.device import device_option, gpu_of
+from sparsekit.cli.emit import emit
+from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.session import open_session
+from sparsekit.discover import Choice
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Op, with_settings
+
+
+@click.command()
+@click.argument("reference", metavar="REF")
+@click.option("--case", "case_name", metavar="NAME", help="The case whose inputs are made.")
+@settings_option
+@click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
+              help="Your own tensors: a safetensors file with the op's inputs by name.")  # fmt: skip
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write the outputs to this safetensors file.")  # fmt: skip
+@click.option("--explain", is_flag=True, help="Print every selection decision.")
+@device_option
+@build_option
+@place_options
+@output_options
+def command(
+    reference: str, case_name: str | None, settings: dict[str, str], inputs_file: Path | None,
+    save: Path | None, explain: bool, device: str, build: bool, kernel_dirs: tuple[Path, ...],
+    cache_dir: Path | None, form: str, output: Path | None,
+) -> None:  # fmt: skip
+    """Run one kernel on a case, or on your own tensors.
+
+    Prints the launch, its time, a summary of every output and the sha256 of its bytes. REF may be
+    an op, and the kernel is chosen; --explain says why.
+
+    \b
+    sparsekit run sparse_prefill --case v32_64
+    sparsekit run sparse_prefill:noskip --case seed1_ramp --set s_q=1024 --explain
+    sparsekit run gated_pool --inputs mine.safetensors --set out_dtype=fp32 --save out.safetensors
+    """
+    session = open_session(cache_dir, kernel_dirs)
+    choices = session.catalog.resolve([reference])
+    op = _only_op(choices, reference)
+    if (case_name is None) == (inputs_file is None):
+        names = ", ".join(c.name for c in op.cases)
+        raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
+    torch_device, device_name = gpu_of(device)
+
+    from sparsekit.check import campaign, runs
+    from sparsekit.check.files import load_inputs, save_tensors
+    from sparsekit.check.verify import make_workload
+    from sparsekit.operators.operator import Operator
+    from sparsekit.report.run import run_document
+
+    operator = Operator(op, choices, session.planner, session.store, build=build, note=say)
+    digest: str | None = None
+    if inputs_file is not None:
+        inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
+        workload = campaign.user_workload(op, inputs, inputs_file.name, torch_device)
+    else:
+        case = _case(op, str(case_name), settings)
+        reference_module = campaign.load_reference(op)
+        workload = make_workload(op, reference_module, case, op.probes[0], torch_device)
+    result = runs.run_once(operator, workload)
+    if save is not None:
+        note = {"op": op.name, "case": workload.name, "kernel": str(result.candidate)}
+        save_tensors(save, result.outputs, note)
+        say(f"outputs written to {save}")
+    emit(run_document(result, device_name, digest, explain=explain), form, output)
+
+
+def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:
+    names = {c.op.name: c.op for c in choices}
+    if len(names) != 1:
+        raise UsageError(f"{reference!r} means several ops, {', '.join(names)}; name one")
+    return next(iter(names.values()))
+
+
+def _case(op: Op, name: str, settings: dict[str, str]) -> Any:
+    found = op.case(name)
+    if found is None:
+        names = ", ".join(c.name for c in op.cases)
+        raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
+    try:
+        return with_settings(found, settings)
+    except ValueError as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,127 @@
+"""From a call to a loaded kernel: select, build what is missing, load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sparsekit.aot.execute import execute
+from sparsekit.aot.plan import Planner
+from sparsekit.discover import Choice
+from sparsekit.errors import ArgumentError, MissingArtifactError
+from sparsekit.model.artifact import Artifact, CompileJob
+from sparsekit.model.call import Call
+from sparsekit.model.kernel import Kernel
+from sparsekit.runtime.loader import Loaded, Loader
+from sparsekit.runtime.select import Candidate, Decision, decide
+from sparsekit.store.local import Store
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A chosen kernel, loaded: everything of a launch but the addresses."""
+
+    candidate: Candidate
+    artifact: Artifact
+    entries: Mapping[str, Loaded]
+    from_ptx: bool = False
+
+
+class Acquirer:
+    """Turns calls into loaded kernels. note(text): told of a fallback that costs something."""
+
+    def __init__(
+        self, choices: Sequence[Choice], planner: Planner, store: Store, *, build: bool,
+        note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.choices = tuple(choices)
+        self._planner, self._store = planner, store
+        self._build, self._note = build, note
+        self._artifacts: dict[str, Artifact] = {}
+
+    def decisions(self, call: Call) -> Iterable[Decision]:
+        """Every decision in order, up to the one that is taken."""
+        for decision in decide([(c.kernel, c.variants) for c in self.choices], call):
+            checked = self._with_compiler(decision)
+            yield checked
+            if checked.taken:
+                return
+
+    def prepare(self, call: Call, loader: Loader) -> Prepared:
+        """The kernel for the call, loaded. Raises ArgumentError with every reason when none fits."""
+        decisions = list(self.decisions(call))
+        last = decisions[-1] if decisions else None
+        if last is None or not last.taken or last.candidate is None:
+            return self._from_ptx(call, loader) or _raise_nothing_fits(decisions)
+        artifact = self._artifact(self._job(last.candidate))
+        return _loaded(last.candidate, artifact, call, loader, ptx=False)
+
+    def _with_compiler(self, decision: Decision) -> Decision:
+        """The decision, turned down where the toolchain has no such target."""
+        if not decision.taken or decision.candidate is None:
+            return decision
+        lacking = self._job(decision.candidate).toolchain.lacks(decision.candidate.arch)
+        return replace(decision, taken=False, reason=lacking) if lacking else decision
+
+    def _job(self, candidate: Candidate, *, ptx: bool = False) -> CompileJob:
+        choice = next(c for c in self.choices if c.kernel is candidate.kernel)
+        return self._planner.job(
+            choice, candidate.variant.name, candidate.instance, candidate.arch, ptx=ptx
+        )
+
+    def _artifact(self, job: CompileJob) -> Artifact:
+        if job.key not in self._artifacts:
+            self._artifacts[job.key] = self._stored(job) if not self._build else self._built(job)
+        return self._artifacts[job.key]
+
+    def _stored(self, job: CompileJob) -> Artifact:
+        found = self._store.get(job.key)
+        if found is None:
+            raise MissingArtifactError(f"{job} is not built; {job.build_command}")
+        return found
+
+    def _built(self, job: CompileJob) -> Artifact:
+        (outcome,) = execute([job], self._store, workers=1)
+        if outcome.artifact is None:
+            assert outcome.error is not None
+            raise outcome.error
+        return outcome.artifact
+
+    def _from_ptx(self, call: Call, loader: Loader) -> Prepared | None:
+        """The last resort: PTX that was built to be loadable, for a device without any cubin."""
+        assert call.device is not None
+        device = call.device.compute_capability
+        for choice in self.choices:
+            if choice.kernel.lang == "triton" or choice.kernel.targets_for(device):
+                continue
+            for candidate in _ptx_candidates(choice.kernel, choice.variants, call):
+                found = self._store.get(self._job(candidate, ptx=True).key)
+                if found is not None:
+                    self._note(f"no cubin of {candidate} runs here; the driver compiles its PTX")
+                    return _loaded(candidate, found, call, loader, ptx=True)
+        return None
+
+
+def _ptx_candidates(kernel: Kernel, variants: Sequence[str], call: Call) -> Iterable[Candidate]:
+    """What would serve the call on each arch whose PTX the device takes, newest first."""
+    assert call.device is not None
+    for arch in sorted(kernel.archs, reverse=True):
+        if arch.ptx_runs_on(call.device.compute_capability):
+            stand_in = replace(call.device, compute_capability=arch.compute_capability)
+            for decision in decide([(kernel, variants)], replace(call, device=stand_in)):
+                if decision.taken and decision.candidate and decision.candidate.arch == arch:
+                    yield decision.candidate
+
+
+def _loaded(
+    candidate: Candidate, artifact: Artifact, call: Call, loader: Loader, *, ptx: bool
+) -> Prepared:
+    assert call.device is not None
+    names = dict.fromkeys(launch.entry for launch in candidate.launches)
+    entries = {n: loader.entry(artifact, n, call.device.index, ptx=ptx) for n in names}
+    return Prepared(candidate, artifact, entries, ptx)
+
+
+def _raise_nothing_fits(decisions: Sequence[Decision]) -> Prepared:
+    reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in decisions)
+    raise ArgumentError(f"no kernel takes this call\n{reasons}")

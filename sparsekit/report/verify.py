@@ -1,0 +1,83 @@
+"""What `sparsekit verify` reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparsekit.model.results import VerifyResult
+from sparsekit.report.document import Document, Lines, Table
+
+_COLUMNS = (
+    "kernel", "variant", "against", "arch", "toolchain", "cases", "runs", "ok", "failed", "skipped",
+    "max abs", "max rel", "max ulp",
+)  # fmt: skip
+_RIGHT = frozenset({"cases", "runs", "ok", "failed", "skipped", "max abs", "max rel", "max ulp"})
+
+
+def verify_document(
+    results: Sequence[VerifyResult], device: str, inputs_sha256: str | None = None
+) -> Document:
+    """A row per kernel variant and counterpart, every failure in full, skips counted by reason."""
+    groups: dict[tuple[str, str, str], list[VerifyResult]] = {}
+    for result in results:
+        groups.setdefault((result.kernel, result.variant, result.against), []).append(result)
+    parts: list[Table | Lines] = [
+        Table(f"on {device}", _COLUMNS, [_row(k, group) for k, group in groups.items()], _RIGHT)
+    ]
+    parts += [_failure(r) for r in results if r.ok is False]
+    if skips := _skips(results):
+        parts.append(Table("Skipped", ("count", "reason"), skips, frozenset({"count"})))
+    parts.append(Lines((_summary(results),)))
+    data: dict[str, Any] = {
+        "schema": 1, "device": device, "inputs_sha256": inputs_sha256,
+        "results": [asdict(r) for r in results],
+    }  # fmt: skip
+    return Document(data, tuple(parts))
+
+
+def _row(key: tuple[str, str, str], group: Sequence[VerifyResult]) -> tuple[Any, ...]:
+    ran = [r for r in group if not r.skipped]
+    checks = [c for r in ran for c in r.outputs.values()]
+    return (
+        *key,
+        ", ".join(dict.fromkeys(r.arch for r in ran if r.arch)) or None,
+        ", ".join(dict.fromkeys(r.toolchain for r in ran if r.toolchain)) or None,
+        len(group),
+        sum(r.runs for r in ran),
+        sum(r.ok is True for r in ran),
+        sum(r.ok is False for r in ran),
+        sum(r.skipped for r in group),
+        max((c.max_abs for c in checks if c.max_abs is not None), default=None),
+        max((c.max_rel for c in checks if c.max_rel is not None), default=None),
+        max((c.max_ulp for c in checks if c.max_ulp is not None), default=None),
+    )
+
+
+def _failure(result: VerifyResult) -> Lines:
+    title = f"FAILED {result.kernel}:{result.variant} against {result.against}, case {result.case}"
+    lines = [
+        f"{name}: {c.problem} (max abs {c.max_abs:.3g}, rel {c.max_rel:.3g}, ulp {c.max_ulp})"
+        if c.max_abs is not None and c.max_rel is not None
+        else f"{name}: {c.problem}"
+        for name, c in result.outputs.items()
+        if not c.ok
+    ]
+    return Lines(tuple(lines or [result.reason or "no reason given"]), title)
+
+
+def _skips(results: Sequence[VerifyResult]) -> list[tuple[Any, ...]]:
+    counted: dict[str, int] = {}
+    for result in results:
+        if result.skipped:
+            reason = (result.reason or "").replace("\n", "; ")
+            counted[reason] = counted.get(reason, 0) + 1
+    return [(count, reason) for reason, count in counted.items()]
+
+
+def _summary(results: Sequence[VerifyResult]) -> str:
+    ok, failed = sum(r.ok is True for r in results), sum(r.ok is False for r in results)
+    runs, skipped = sum(r.runs for r in results), sum(r.skipped for r in results)
+    cases = len({r.case for r in results})
+    return f"{cases} cases, {runs} launches: {ok} ok, {failed} failed, {skipped} skipped"
