@@ -145,8 +145,6 @@ class Catalog:
 
     def _named(self, reference: Reference) -> tuple[list[Kernel], bool]:
         lang, slash, name = reference.name.rpartition("/")
-        if slash and lang not in _LANGS:
-            raise UsageError(f"{reference}: expected cu/NAME or triton/NAME before the slash")
         if any(c in name for c in "*?["):
             pool = [k for k in self.kernels if not slash or k.lang == _LANGS[lang]]
             return [k for k in pool if fnmatchcase(k.name, name)], False

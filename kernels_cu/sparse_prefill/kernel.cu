@@ -91,6 +91,7 @@ struct SharedMemory {
   alignas(kLineBytes) unsigned p[2][kHeads][kBlockK / 2];  // two bf16 each
   alignas(kChunkBytes) float4 partial[2][kScoreWarps][kPartialVecs][kWarp];
   alignas(kChunkBytes) float alpha[2][8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
+  alignas(kChunkBytes) unsigned moved[2][kHeadGroups];          // whether any alpha of the group is not 1
   alignas(kChunkBytes) float o_scale[8][kHeadGroups];           // the sink; with the last P, the factor of O in out
 };
 
@@ -99,6 +100,7 @@ struct SharedMemory {
 enum Barrier : unsigned {  // 0 is __syncthreads
   kKvFull = 1,             // + tiles left % 2, kThreads: value warps arrive once the tile has landed, score warps wait
   kPReady = 3,             // + tiles left % 2, kThreads: score warps arrive once P and alpha stand, value warps wait
+  kStageFree = 7,          // kValueThreads: the value warps have read the tile; the score warps did before P
   kPartialReady = 5,       // + half of the heads, 2 warps: both have stored their partial S of the last tile
 };
 
@@ -114,9 +116,12 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
+/// The same value, known to the compiler as equal in all lanes, so that it need not take a register of each.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
+
 /// The index in `column`; -1, which is never valid, outside [0, columns).
 __device__ __forceinline__ int load_index(const int* row, int column, int columns) {
-  return column >= 0 && column < columns ? __ldg(row + column) : -1;
+  return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
 }
 
 __device__ __forceinline__ bool is_valid(int index, int s_kv) {
@@ -157,23 +162,24 @@ __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4]
                                           const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
                                           const unsigned (&q_shared)[kHeadTiles], unsigned k_shared,
                                           const Between& between) {
-  unsigned a[2][kHeadTiles][4], b[2][kTokenTiles / 2][4];
+  constexpr int kAhead = SK_AHEAD;
+  unsigned a[kAhead + 1][kHeadTiles][4], b[kAhead + 1][kTokenTiles / 2][4];
   const auto load = [&](int step) {
 #pragma unroll
     for (int m = 0; m < kHeadTiles; ++m) {
       if (step < kQRegSteps) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[step % 2][m][e] = q[step][m][e];
+        for (int e = 0; e < 4; ++e) a[step % (kAhead + 1)][m][e] = q[step][m][e];
       } else {
         const int shared_step = step - kQRegSteps;
         ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            a[step % 2][m], (q_shared[m] ^ shared_step % 2 * (kLineBytes / 2)) + shared_step / 2 * kLineBytes);
+            a[step % (kAhead + 1)][m], (q_shared[m] ^ shared_step % 2 * (kLineBytes / 2)) + shared_step / 2 * kLineBytes);
       }
     }
 #pragma unroll
     for (int n = 0; n < kTokenTiles / 2; ++n) {
       ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-          b[step % 2][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
+          b[step % (kAhead + 1)][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
     }
   };
 #pragma unroll
@@ -181,17 +187,18 @@ __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4]
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
   }
-  load(0);
+#pragma unroll
+  for (int step = 0; step < kAhead; ++step) load(step);
 #pragma unroll
   for (int step = 0; step < kDSteps; ++step) {
-    if (step + 1 < kDSteps) load(step + 1);
+    if (step + kAhead < kDSteps) load(step + kAhead);
     between(step);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
       for (int m = 0; m < kHeadTiles; ++m) {
-        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m], b[step % 2][n / 2][n % 2 * 2],
-                                                            b[step % 2][n / 2][n % 2 * 2 + 1]);
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % (kAhead + 1)][m], b[step % (kAhead + 1)][n / 2][n % 2 * 2],
+                                                            b[step % (kAhead + 1)][n / 2][n % 2 * 2 + 1]);
       }
     }
   }
@@ -217,16 +224,18 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
   }
 }
 
-/// O *= alpha where a head's maximum moved. Skipping factors of exactly 1 changes no bit.
-__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4],
-                                        const float (&alpha)[kHeadGroups]) {
+/// O *= alpha in the 16-head tiles where some alpha is not 1. Skipping factors of exactly 1 changes no bit.
+__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4], const SharedMemory& smem,
+                                        int buffer) {
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
-    if (!__any_sync(0xffffffff, alpha[2 * m] != 1.0f || alpha[2 * m + 1] != 1.0f)) continue;
+    const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[buffer][2 * m]);
+    if ((moved.x | moved.y) == 0) continue;
+    const float2 alpha = *reinterpret_cast<const float2*>(&smem.alpha[buffer][threadIdx.x % kWarp / 4][2 * m]);
 #pragma unroll
     for (int n = 0; n < kValueColTiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) o[m][n][e] *= alpha[2 * m + e / 2];
+      o[m][n][0] *= alpha.x, o[m][n][1] *= alpha.x;
+      o[m][n][2] *= alpha.y, o[m][n][3] *= alpha.y;
     }
   }
 }
@@ -261,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
   SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
 
-  const int warp = __shfl_sync(0xffffffff, threadIdx.x / kWarp, 0);  // known to the compiler as uniform
+  const int warp = uniform(threadIdx.x / kWarp);
   const int lane = threadIdx.x % kWarp;
   const int head_blocks = (h_q + kHeads - 1) / kHeads;
   const int token = blockIdx.x / head_blocks;
@@ -272,6 +281,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const bool derive = kDeriveLength && topk_length == nullptr;
   int round[kScanLoads];
   if (derive) load_scan_round(round, row, topk - kScanWidth, topk);
+
+  const auto row_length = [&] {
+    int length = topk;
+    if (derive) {
+      length = last_valid_column_end(round, row, topk, s_kv);
+    } else if (topk_length != nullptr) {
+      length = min(max(__ldg(topk_length + token), 0), topk);
+    }
+    return uniform(length);
+  };
 
   if (warp >= kValueWarps) {
     // -------------------------------------------------------------- score warps
@@ -310,13 +329,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           has_sink ? __ldg(attn_sink + first_head + thread) : -infinity();
     }
 
-    const int length = derive                   ? last_valid_column_end(round, row, topk, s_kv)
-                       : topk_length != nullptr ? min(max(__ldg(topk_length + token), 0), topk)
-                                                : topk;
+    const int length = row_length();
     int tiles_left = (length + kBlockK - 1) / kBlockK;
-    int columns_left = lane < kBlockK ? length - lane : 0;  // from the column of `index` on
-    int index = columns_left > 0 ? __ldg(row + lane) : -1;
-    const int* index_at = row + kBlockK + lane;
+    int column = lane < kBlockK ? lane : length;  // of `index`
+    int index = load_index(row, column, length);
     cp_async_commit_group();
     cp_async_wait_group<0>();
 
@@ -331,9 +347,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       q_shared[m] = shared_address(&smem.q[head][0]) + ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
     }
 
-    float row_max[kOwnRows], row_sum[kOwnRows];
+    float row_max[kOwnRows], row_ref[kOwnRows], row_sum[kOwnRows];
 #pragma unroll
-    for (int r = 0; r < kOwnRows; ++r) row_max[r] = -infinity(), row_sum[r] = 0.0f;
+    for (int r = 0; r < kOwnRows; ++r) row_max[r] = row_ref[r] = -infinity(), row_sum[r] = 0.0f;
     float s[kHeadTiles][kTokenTiles][4];  // of the newest tile
     float x[kOwnRows][kTokenTiles][2];    // of the tile before: this warp's half of d, then the scaled scores
     unsigned listed = 0;                  // bit k: row k of that tile
@@ -344,9 +360,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const auto next_listed = [&] {
       const unsigned mask = __ballot_sync(0xffffffff, is_valid(index, s_kv));
       any_listed |= mask != 0;
-      columns_left -= kBlockK;
-      index = columns_left > 0 ? __ldg(index_at) : -1;
-      index_at += kBlockK;
+      column += kBlockK;
+      index = load_index(row, column, length);
       return mask;
     };
 
@@ -369,8 +384,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     };
 
-    // Online softmax of own row r, in kSoftmaxStages parts. While nothing but -inf was seen the maximum that is
-    // subtracted is 0, so that no inf - inf arises.
+    // Online softmax of own row r, in kSoftmaxStages parts. Weights are exp(x - row_ref); the reference follows the
+    // maximum only when it lags by more than kMaxLag, since every move costs a pass over O. While nothing but -inf was
+    // seen 0 is subtracted, so that no inf - inf arises.
     float others[kOwnRows][kTokenTiles * 2], subtracted[kOwnRows], alpha[kOwnRows], tile_sum[kOwnRows];
     const auto softmax = [&](int r, int stage) {
       const int group = head_group(half, d_parity, r);
@@ -392,10 +408,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       } else if (stage == 2) {
         subtracted[r] = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 1));
       } else if (stage == 3) {
-        const float top = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 2));
-        subtracted[r] = top == -infinity() ? 0.0f : top;
-        alpha[r] = natural_exp(row_max[r] - subtracted[r]);
-        row_max[r] = top;
+        constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
+        row_max[r] = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 2));
+        const float ref = row_max[r] - row_ref[r] <= kMaxLag ? row_ref[r] : row_max[r];
+        subtracted[r] = ref == -infinity() ? 0.0f : ref;
+        alpha[r] = ref == row_ref[r] ? 1.0f : natural_exp(row_ref[r] - subtracted[r]);
+        row_ref[r] = ref;
         tile_sum[r] = 0.0f;
       } else {
 #pragma unroll
@@ -409,6 +427,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (stage < kSoftmaxStages - 1) return;
         row_sum[r] = row_sum[r] * alpha[r] + tile_sum[r];
         if (t == 0) smem.alpha[buffer][g][group] = alpha[r];
+        const bool moved = __any_sync(0xffffffff, alpha[r] != 1.0f);
+        if (lane == 0) smem.moved[buffer][group] = moved;
       }
     };
 
@@ -444,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 2);
         if (t != 0) continue;
         float& o_scale = smem.o_scale[g][head_group(half, d_parity, r)];
-        o_scale = any_listed ? output_scale(row_max[r], row_sum[r], o_scale) : 0.0f;
+        o_scale = any_listed ? output_scale(row_ref[r], row_sum[r], o_scale) : 0.0f;
       }
       bar_arrive(kPReady + tiles_left % 2, kThreads);
     }
@@ -454,7 +474,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const int head = head_group(half, d_parity, r) * 8 + g;
       if (t != 0 || head >= heads) continue;
       const long long at = static_cast<long long>(token) * h_q + first_head + head;
-      const float log_sum = row_max[r] == infinity() ? infinity() : row_max[r] + logf(row_sum[r]);
+      const float log_sum = row_max[r] == infinity() ? infinity() : row_ref[r] + logf(row_sum[r]);
       max_logits[at] = row_max[r];
       lse[at] = any_listed ? log_sum : infinity();
     }
@@ -479,25 +499,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     };
 
-    // Fill the ring but for one stage.
+    // Fill the ring.
     int first_index[kStages];
 #pragma unroll
     for (int i = 0; i < kStages; ++i) first_index[i] = load_index(row, i * kBlockK + tile_row, topk);
-    const int length = derive                   ? last_valid_column_end(round, row, topk, s_kv)
-                       : topk_length != nullptr ? min(max(__ldg(topk_length + token), 0), topk)
-                                                : topk;
+    const int length = row_length();
     int tiles_left = (length + kBlockK - 1) / kBlockK;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
+    for (int i = 0; i < kStages; ++i) {
       if (i < tiles_left) gather(i * kTileBytes, i * kBlockK + tile_row < length ? first_index[i] : -1);
       cp_async_commit_group();
     }
-    int columns_left = length - (kStages - 1) * kBlockK - tile_row;  // from the column of `index` on
-    int index = columns_left > 0 ? first_index[kStages - 1] : -1;
-    const int* index_at = row + kStages * kBlockK + tile_row;
-    cp_async_wait_group<kStages - 2>();
+    int column = kStages * kBlockK + tile_row;  // of `index`
+    int index = load_index(row, column, length);
+    cp_async_wait_group<kStages - 1>();
     if (tiles_left > 0) bar_arrive(kKvFull + tiles_left % 2, kThreads);
-    cp_async_wait_group<kStages - 3>();
+    cp_async_wait_group<kStages - 2>();
     if (tiles_left > 1) bar_arrive(kKvFull + (tiles_left + 1) % 2, kThreads);
 
     const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
@@ -519,28 +536,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (; tiles_left > 0; --tiles_left) {
       bar_sync(kPReady + tiles_left % 2, kThreads);
 
-      // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
-      if (tiles_left >= kStages) gather((stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes, index);
-      cp_async_commit_group();
-      columns_left -= kBlockK;
-      index = columns_left > 0 ? __ldg(index_at) : -1;
-      index_at += kBlockK;
-
-      float alpha[kHeadGroups];
-#pragma unroll
-      for (int v = 0; v < kHeadGroups; v += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(&smem.alpha[p_buffer][lane / 4][v]);
-        alpha[v] = four.x, alpha[v + 1] = four.y, alpha[v + 2] = four.z, alpha[v + 3] = four.w;
+      // The tile after the next: four stages gave it a whole step to land, three did not (below).
+      if (kStages > 3) {
+        cp_async_wait_group<kStages - 3>();
+        if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
       }
-      rescale(o, alpha);
-
+      rescale(o, smem, p_buffer);
 #pragma unroll
       for (int k = 0; k < kBlockK; k += kMmaK) {
-        // The tile after the next has landed for this thread: with four stages it had the time, with three not yet.
-        if (kStages > 3 && k + kMmaK == kBlockK) {
-          cp_async_wait_group<kStages - 3>();
-          if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
-        }
         value_mma(o, p_shared + p_buffer * kPBufferBytes ^ k / kChunk * kChunkBytes,
                   v_shared + stage_bytes + k * kRowBytes);
       }
@@ -548,8 +551,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         cp_async_wait_group<0>();
         if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
       }
+
+      // Once all value warps are through with the tile its stage takes the tile kStages ahead.
+      if (tiles_left > kStages) {
+        bar_sync(kStageFree, kValueThreads);
+        gather(stage_bytes, index);
+      }
+      cp_async_commit_group();
+      column += kBlockK;
+      index = load_index(row, column, length);
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      p_buffer = p_buffer ^ 1;
+      p_buffer ^= 1;
     }
 
     // out, kBlockK heads at a time through a stage that no warp reads any more: this warp's columns of its rows.

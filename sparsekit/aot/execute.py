@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import sparsekit
 from sparsekit.aot.process import Worker, WorkerKind
 from sparsekit.errors import CompileError, SparsekitError
 from sparsekit.model.artifact import Artifact, CompileJob, Manifest, entry_record_from_json
 from sparsekit.store.local import Store
+from sparsekit.version import VERSION
 
 _POLL_S = 0.2
 
@@ -150,7 +150,7 @@ def _manifest(job: CompileJob, record: dict[str, Any]) -> Manifest:
         ptx=record["ptx"],
         warnings=tuple(record["warnings"]),
         provenance={
-            "sparsekit": sparsekit.__version__,
+            "sparsekit": VERSION,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": record["seconds"],
         },

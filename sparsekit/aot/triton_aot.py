@@ -6,6 +6,7 @@ Works alike with Triton 3.6 to 3.9; no GPU, driver or torch takes part.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from sparsekit.errors import CompileError, SpecError, ToolchainError
 from sparsekit.model.arch import parse_arch
 
 _WARP_SIZE = 32
+_UNKNOWN_GPU = re.compile(r"[^\n]*not defined for option 'gpu-name'[^\n]*")
+_FIRST_WITH_OWN_ASSEMBLER = 10  # compute capability 10.0: Triton calls ptxas-blackwell from there
 
 
 def compile_job(
@@ -28,6 +31,7 @@ def compile_job(
 
     source: the kernel's file. captured(): what was printed since it was last asked.
     """
+    _check_assemblers(job["compiler"]["environment"])
     module = _load(source)
     entries, ptx, warnings = [], {}, []
     for spec in job["entries"]:
@@ -48,6 +52,23 @@ def compile_job(
         ptx[name] = f"{name}.ptx"
         warnings += [*remarks(log), *check_ptx(text)]
     return {"entries": entries, "ptx": ptx, "warnings": warnings}
+
+
+def _check_assemblers(environment: Mapping[str, str]) -> None:
+    """Raise ToolchainError when Triton silently passes over an assembler that the user chose."""
+    from triton import knobs
+
+    used = {
+        "TRITON_PTXAS_PATH": knobs.nvidia.ptxas.path,
+        "TRITON_PTXAS_BLACKWELL_PATH": knobs.nvidia.ptxas_blackwell.path,
+    }
+    for variable, path in used.items():
+        chosen = environment.get(variable)
+        if chosen is not None and not Path(path).samefile(chosen):
+            raise ToolchainError(
+                f"{variable}={chosen} is no ptxas that Triton accepts (it takes {path}); "
+                "correct the variable or unset it"
+            )
 
 
 def _load(source: Path) -> ModuleType:
@@ -147,10 +168,15 @@ def _options(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _failure(error: Exception, arch: str, printed: str) -> Exception:
     text = f"{type(error).__name__}: {error}".strip()
-    if (
-        "not defined for option 'gpu-name'" in text
-        or "not defined for option 'gpu-name'" in printed
-    ):
-        line = next(x for x in (text + "\n" + printed).splitlines() if "gpu-name" in x)
-        return ToolchainError(f"the assembler does not know {arch}: {line.strip()}")
-    return CompileError(text)
+    told = _UNKNOWN_GPU.search(f"{text}\n{printed}")
+    if told is None:
+        return CompileError(text)
+    from triton import knobs
+
+    modern = parse_arch(arch).major >= _FIRST_WITH_OWN_ASSEMBLER
+    tool = knobs.nvidia.ptxas_blackwell if modern else knobs.nvidia.ptxas
+    variable = "TRITON_PTXAS_BLACKWELL_PATH" if modern else "TRITON_PTXAS_PATH"
+    return ToolchainError(
+        f"ptxas {tool.version} ({tool.path}) does not know {arch}: {told[0].strip()}; use a newer "
+        f"Triton, or set {variable} to a ptxas that knows it"
+    )

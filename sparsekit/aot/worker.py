@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.aot.closure import read_source
-from sparsekit.errors import CompileError, SparsekitError, SpecError, ToolchainError
+from sparsekit.errors import CompileError, SparsekitError, SpecError, StoreError, ToolchainError
 from sparsekit.model.artifact import SourceFile
 
 KINDS: dict[str, type[SparsekitError]] = {
-    "compile": CompileError, "toolchain": ToolchainError, "spec": SpecError,
+    "compile": CompileError, "toolchain": ToolchainError, "spec": SpecError, "store": StoreError,
 }  # fmt: skip
 _STDOUT = 1
 
@@ -51,6 +51,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     except SparsekitError as error:
         kind = next((name for name, k in KINDS.items() if isinstance(error, k)), "compile")
         return {"ok": False, "kind": kind, "message": str(error)}
+    except OSError as error:
+        return {"ok": False, "kind": "store", "message": f"cannot write the compiled files: {error}"}
     except Exception:
         return {"ok": False, "kind": "compile", "message": traceback.format_exc(limit=-3)}
 

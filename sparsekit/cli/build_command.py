@@ -66,11 +66,9 @@ def command(
 
 
 def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: bool) -> int:
-    errors = [o.error for o in outcomes if o.error is not None]
-    if any(not isinstance(e, ToolchainError) for e in errors):
-        return CompileError.exit_code
-    if errors:
-        return ToolchainError.exit_code
+    codes = {o.error.exit_code for o in outcomes if o.error is not None}
+    if codes:
+        return CompileError.exit_code if CompileError.exit_code in codes else max(codes)
     return _refusal_code(plan) or (SpecError.exit_code if broken else 0)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import platform
 
-import sparsekit
 from sparsekit import settings as settings_module
 from sparsekit.errors import SparsekitError
 from sparsekit.toolchain.find import Toolchains
+from sparsekit.version import VERSION
 
 
 def version_text() -> str:
     """The version, Python's, and the toolchains at hand."""
-    lines = [f"sparsekit {sparsekit.__version__} (Python {platform.python_version()})"]
+    lines = [f"sparsekit {VERSION} (Python {platform.python_version()})"]
     try:
         toolchains = Toolchains(settings_module.load())
         lines += [

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 
 from sparsekit.errors import UsageError
+from sparsekit.model.kernel import LANG_PREFIXES
 
 _NAME = r"[A-Za-z0-9_.\-*?\[\]]+"
 _REFERENCE = re.compile(
-    rf"(?P<name>(?:[~./].*?|{_NAME}(?:/{_NAME})*)/?)(?::(?P<variant>[\w.\-*?\[\]]+))?"
+    rf"(?P<name>(?:[~./][^:@]*|{_NAME}(?:/{_NAME})*)/?)(?::(?P<variant>[\w.\-*?\[\]]+))?"
     r"(?:@(?P<toolchain>(?!git:)[\w.\-]+))?(?:@git:(?P<revision>.+))?"
 )
 
@@ -24,7 +25,10 @@ class Reference:
 
     @property
     def is_path(self) -> bool:
-        return self.name.startswith(("/", "./", "../", "~")) or self.name in (".", "..")
+        """Whether the name is a folder's path: it has a slash that is not behind a language."""
+        lang, slash, rest = self.name.partition("/")
+        of_lang = lang in LANG_PREFIXES.values() and rest and "/" not in rest
+        return self.name in (".", "..", "~") or bool(slash and not of_lang)
 
     def __str__(self) -> str:
         text = self.name + (f":{self.variant}" if self.variant else "")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from sparsekit.errors import SpecError
+from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.kernel import ELEMENT_BYTES, Kernel, passed_args
 from sparsekit.model.op import TAGS, Op
 
@@ -34,13 +34,20 @@ def _kernel_problems(kernel: Kernel) -> Iterable[str]:
         yield f"source {kernel.source!r} does not exist"
     if Path(kernel.source).is_absolute() or ".." in Path(kernel.source).parts:
         yield f"source {kernel.source!r} must lie inside the folder"
-    if not kernel.archs:
-        yield "targets is empty"
+    yield from _target_problems(kernel)
     yield from _name_problems("entry", (e.name for e in kernel.entries), _IDENTIFIER)
     yield from _name_problems("variant", (v.name for v in kernel.variants), _NAME)
     yield from _name_problems("instance", (i.name for i in kernel.instances), None)
     yield from _variant_problems(kernel)
     yield from _argument_problems(kernel)
+
+
+def _target_problems(kernel: Kernel) -> Iterable[str]:
+    try:
+        if not kernel.archs:
+            yield "targets is empty"
+    except UsageError as error:
+        yield f"targets: {error}"
 
 
 def _name_problems(what: str, names: Iterable[str], form: re.Pattern[str] | None) -> Iterable[str]:
@@ -72,7 +79,6 @@ def _argument_problems(kernel: Kernel) -> Iterable[str]:
         yield from _name_problems(
             f"argument of {entry.name}", (a.name for a in entry.args), _IDENTIFIER
         )
-        known = {a.name for a in entry.args}
         for instance in kernel.instances:
             for arg in entry.args:
                 if arg.only_if and arg.only_if not in instance.constants:

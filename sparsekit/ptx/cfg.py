@@ -14,17 +14,17 @@ _ENDS = frozenset({"ret", "exit", "trap"})
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions start ... stop-1; successors and predecessors are block numbers.
+    """Instructions start ... stop-1; successors (a branch's targets first) are block numbers.
 
-    taken is the successor that a final bra goes to, None where there is none (or it leaves the
-    function by a label at its very end).
+    leaves: whether control can leave the function here: by ret, exit, trap, predicated or not, by
+    a call that does not return, or by the end of the text.
     """
 
     start: int
     stop: int
     successors: tuple[int, ...]
     predecessors: tuple[int, ...]
-    taken: int | None
+    leaves: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,27 @@ def control_flow(function: Function, noreturn: Container[str] = ()) -> ControlFl
     number = {start: block for block, start in enumerate(starts)}
     stops = [*starts[1:], len(code)] if starts else []
     successors: list[tuple[int, ...]] = []
-    taken: list[int | None] = []
+    leaves: list[bool] = []
     for stop in stops:
         last = code[stop - 1]
-        targets = [number[place] for place in _targets(function, last) if place in number]
-        taken.append(targets[0] if targets and last.opcode.base == "bra" else None)
-        if stop in number and not _ends_path(last, noreturn):
-            targets.append(number[stop])
-        successors.append(tuple(dict.fromkeys(targets)))
+        following = _targets(function, last)
+        if not _ends_path(last, noreturn):
+            following.append(stop)
+        inside = [number[place] for place in following if place in number]
+        successors.append(tuple(dict.fromkeys(inside)))
+        leaves.append(len(inside) < len(following) or not following or last.opcode.base in _ENDS)
     predecessors: list[list[int]] = [[] for _ in starts]
-    for block, following in enumerate(successors):
-        for successor in following:
+    for block, after in enumerate(successors):
+        for successor in after:
             predecessors[successor].append(block)
-    return ControlFlow(
-        blocks=tuple(
-            Block(start, stop, following, tuple(before), target)
-            for start, stop, following, before, target in zip(
-                starts, stops, successors, predecessors, taken, strict=True
-            )
-        ),
-        order=tuple(reverse_postorder(successors)) if starts else (),
-        starts=tuple(starts),
+    blocks = tuple(
+        Block(start, stop, after, tuple(before), leaving)
+        for start, stop, after, before, leaving in zip(
+            starts, stops, successors, predecessors, leaves, strict=True
+        )
     )
+    order = tuple(reverse_postorder(successors)) if starts else ()
+    return ControlFlow(blocks, order, tuple(starts))
 
 
 def immediate_dominators(flow: ControlFlow) -> tuple[int | None, ...]:
@@ -91,8 +90,8 @@ def immediate_postdominators(flow: ControlFlow) -> tuple[int | None, ...]:
     """
     end = len(flow.blocks)
     backward = [block.predecessors for block in flow.blocks]
-    leaving = tuple(i for i, block in enumerate(flow.blocks) if not block.successors)
-    forward = [block.successors or (end,) for block in flow.blocks]
+    leaving = tuple(number for number, block in enumerate(flow.blocks) if block.leaves)
+    forward = [block.successors + (end,) * block.leaves for block in flow.blocks]
     order = reverse_postorder([*backward, leaving], end)
     found = _dominators(order, [*forward, ()], end + 1)
     return tuple(None if block == end else block for block in found[:end])

@@ -51,17 +51,14 @@ def double(value: float) -> Float:
 
 def parse_constant(tokens: Tokens) -> Immediate | Float:
     """A constant expression at the cursor; of floating-point ones only literals and their minus."""
-    if tokens.accept("-"):
-        token = tokens.peek()
-        if token.kind == "number" and isinstance(number := _literal(tokens, token), Float):
-            tokens.next()
-            return Float(number.bits ^ 1 << number.width_bits - 1, number.width_bits)
-        return Immediate(_expression(tokens, 0, -_operand(tokens)))
+    negative = tokens.accept("-")
     token = tokens.peek()
     if token.kind == "number" and isinstance(number := _literal(tokens, token), Float):
         tokens.next()
-        return number
-    return Immediate(integer_expression(tokens))
+        sign = 1 << (number.width_bits - 1) if negative else 0
+        return Float(number.bits ^ sign, number.width_bits)
+    first = _operand(tokens)
+    return Immediate(_expression(tokens, 0, -first if negative else first))
 
 
 def integer_expression(tokens: Tokens) -> int:

@@ -43,7 +43,7 @@ def parse_header(tokens: Tokens, is_entry: bool, linkage: str) -> Function:
 def parse_prototype(tokens: Tokens) -> Prototype:
     """`(.param .b32 _) _ (.param .b64 _) .noreturn;` after `.callprototype`."""
     returns = parse_params(tokens) if tokens.peek().text == "(" else ()
-    tokens.name("_")
+    tokens.expect("_")
     params = parse_params(tokens) if tokens.peek().text == "(" else ()
     directives, _ = _directives(tokens)
     tokens.expect(";")

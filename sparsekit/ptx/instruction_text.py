@@ -7,7 +7,7 @@ from typing import TypeAlias
 from sparsekit.ptx.errors import OperandError
 from sparsekit.ptx.opcodes import Opcode, accumulates, opcode, written
 from sparsekit.ptx.operand_text import parse_call, parsed, split_operands
-from sparsekit.ptx.operands import Arguments, Label, Operand, Register, can_be_written, registers
+from sparsekit.ptx.operands import Arguments, Label, Operand, Register, Symbol, registers
 from sparsekit.ptx.scope import Scope
 
 TRANSFERS = frozenset({"bra", "brx", "call"})
@@ -76,7 +76,7 @@ def _call(code: Opcode, parts: list[str], scope: Scope) -> _Parts:
     operands = parse_call(parts, scope)
     results = operands[0] if isinstance(operands[0], Arguments) else Arguments(())
     for result in results.operands:
-        if isinstance(result, Register) != can_be_written(result):
+        if not isinstance(result, Register | Symbol):
             raise OperandError(f"a call cannot return to {result}")
     reads = [
         register

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from sparsekit.ptx.cfg import ControlFlow, control_flow
 from sparsekit.ptx.definedness import maybe_undefined_reads
@@ -46,7 +47,7 @@ class Finding:
     line is that of the PTX text, loc that of the source where line information is present.
     """
 
-    severity: str
+    severity: Literal["error", "warning"]
     rule: str
     entry: str
     register: str
@@ -170,6 +171,8 @@ def _read_of(instruction: Instruction, name: str) -> bool | None:
 def _is_unset_part(instruction: Instruction, name: str) -> bool:
     """Whether the register stands only for a part of a packed or vector value."""
     code = instruction.opcode
+    if instruction.predicate is not None and instruction.predicate.name == name:
+        return False
     if code.base == "cvt":
         return len(instruction.operands) > _PLAIN_CVT_OPERANDS and any(
             modifier.endswith(_PACKED) for modifier in code.modifiers

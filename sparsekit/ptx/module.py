@@ -61,13 +61,18 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class RegisterDeclaration:
-    """`.reg`. count is n of `name<n>`, the registers name0 ... name(n-1), else None."""
+    """`.reg`. count is n of `name<n>`, the registers name0 ... name(n-1), else None.
+
+    scope is the number of the nested scope, 0 for the outermost. From 1 on it ends the names of
+    the registers: with name "t", count 2 and scope 3 they are t0.3 and t1.3.
+    """
 
     name: str
     type: str
     count: int | None
     vector: int  # elements of a vector register: 1, 2 or 4
     line: int
+    scope: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,9 @@ def _destinations(base: str, modifiers: list[str]) -> int:
         return _PLAIN[base]
     if base not in _BY_OPERATION:
         raise OperandError(f"unknown opcode {base}")
-    # `bar.cta.red` and `barrier.cta.red` name their scope before the operation
-    names = modifiers[1:] if modifiers[:1] == ["cta"] else modifiers
-    operation = names[0].partition("::")[0] if names else ""
+    if base in ("bar", "barrier") and modifiers[:1] == ["cta"]:
+        modifiers = modifiers[1:]  # the scope stands before the operation
+    operation = modifiers[0].partition("::")[0] if modifiers else ""
     if operation not in _BY_OPERATION[base]:
         raise OperandError(f"unknown operation {operation or '(none)'} of {base}")
     return _BY_OPERATION[base][operation]

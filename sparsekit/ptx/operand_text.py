@@ -9,6 +9,7 @@ from sparsekit.ptx.errors import OperandError, PtxError
 from sparsekit.ptx.operands import (
     Address,
     Arguments,
+    Immediate,
     Label,
     Negated,
     Operand,
@@ -40,9 +41,7 @@ def split_operands(text: str) -> list[str]:
     if _BRACKETS.search(text) is None:
         return text.split(",")
     parts = _PART.findall(text)
-    if sum(map(len, parts)) + len(parts) - 1 != len(text):
-        return _split_nested(text)
-    return parts
+    return parts if ",".join(parts) == text else _split_nested(text)
 
 
 def _split_nested(text: str) -> list[str]:
@@ -123,7 +122,7 @@ def _address(text: str, scope: Scope) -> Address:
     extra = tuple(parsed(part, scope).operand for part in rest)
     base = _ADDRESS_BASE.fullmatch(first.strip())
     if base is None:
-        return Address(_constant(first), 0, extra)
+        return Address(Immediate(_integer(first)), 0, extra)
     operand = parse_operand(base[1], scope)
     if not isinstance(operand, Register | Symbol):
         raise OperandError(f"{base[1]} is no address")
@@ -186,5 +185,5 @@ def _integer(text: str) -> int:
         value = integer_expression(tokens)
         tokens.end()
     except PtxError as error:
-        raise OperandError(f"malformed offset {text.strip()}") from error
+        raise OperandError(f"malformed address or offset {text.strip()}") from error
     return value

@@ -7,7 +7,7 @@ instructions has one name per register, variable and label. No declared name can
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsekit.ptx.errors import OperandError
 from sparsekit.ptx.module import RegisterDeclaration
@@ -61,6 +61,7 @@ class Scope:
     def __init__(self, number: int, parent: Scope | None, symbols: Mapping[str, Symbol]) -> None:
         self.parent = parent
         self.operands: dict[str, Parsed] = {}
+        self._number = number
         self._suffix = f".{number}" if number else ""
         self._symbols = symbols
         self._names: dict[str, Operand] = {}
@@ -68,7 +69,7 @@ class Scope:
         self._labels: dict[str, str] = {}
 
     def declare_register(self, declared: RegisterDeclaration) -> RegisterDeclaration:
-        """Enter `.reg` and return it under its name in the flat list."""
+        """Enter `.reg` and return it with the scope it stands in."""
         if declared.count is None:
             self._enter(declared.name, self._register(declared.name, declared))
         elif declared.name in self._families:
@@ -76,10 +77,7 @@ class Scope:
         else:
             self._families[declared.name] = declared
         self.operands.clear()
-        name = declared.name + self._suffix
-        return RegisterDeclaration(
-            name, declared.type, declared.count, declared.vector, declared.line
-        )
+        return replace(declared, scope=self._number)
 
     def declare_symbol(self, name: str) -> str:
         """Enter a variable or parameter and return its name in the flat list."""

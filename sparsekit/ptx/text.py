@@ -60,16 +60,21 @@ class Tokens:
         self.text = text
         self.line = line
         self.position = position
+        self._seen: tuple[int, Token, int, int] | None = None  # position, token, what follows
 
     def peek(self) -> Token:
         """The next token, left in place."""
         position, line = self.position, self.line
         token = self.next()
+        self._seen = (position, token, self.position, self.line)
         self.position, self.line = position, line
         return token
 
     def next(self) -> Token:
         """The next token; kind "end" where there is none."""
+        if self._seen is not None and self._seen[0] == self.position:
+            _, token, self.position, self.line = self._seen
+            return token
         while self.position < len(self.text):
             match = _TOKEN.match(self.text, self.position)
             if match is None:
@@ -82,11 +87,10 @@ class Tokens:
 
     def accept(self, text: str) -> bool:
         """Pass the next token if it is this one."""
-        position, line = self.position, self.line
-        if self.next().text == text:
-            return True
-        self.position, self.line = position, line
-        return False
+        if self.peek().text != text:
+            return False
+        self.next()
+        return True
 
     def expect(self, text: str) -> None:
         """Pass this token; any other raises PtxError."""

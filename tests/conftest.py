@@ -1,0 +1,49 @@
+"""Fixtures that every test may use, and the skip of what this machine cannot run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsekit.runtime.probe import Probe, probe_devices
+
+ROOT = Path(__file__).resolve().parents[1]
+MAKE_TOOLCHAINS = "SPARSEKIT_TEST_TOOLCHAINS"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items:
+        probe = probe_devices()
+        if not probe.devices:
+            reason = f"no GPU: {probe.problem or 'the driver shows none'}"
+            for item in gpu_items:
+                item.add_marker(pytest.mark.skip(reason=reason))
+    if not os.environ.get(MAKE_TOOLCHAINS):
+        for item in items:
+            if item.get_closest_marker("toolchains"):
+                item.add_marker(pytest.mark.skip(reason=f"set {MAKE_TOOLCHAINS}=1 to fetch compilers"))
+
+
+@pytest.fixture(scope="session")
+def probe() -> Probe:
+    return probe_devices()
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path):
+    """Run `python -m sparsekit` as a user would; the store is a folder of the test's own."""
+
+    def run(*args: str, cwd: Path = ROOT, timeout: float = 300, **env: str):
+        full = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store"), "COLUMNS": "200", **env}
+        full["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+        return subprocess.run(
+            [sys.executable, "-m", "sparsekit", *args], cwd=cwd, env=full, text=True,
+            capture_output=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    return run

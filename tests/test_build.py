@@ -1,0 +1,328 @@
+"""Building: real compilers, no GPU. What is compiled, what is refused, what is never served."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+KERNELS = ROOT / "tests" / "fixtures" / "kernels"
+CUDA, TRITON = str(KERNELS / "scale_cu"), str(KERNELS / "scale_triton")
+
+
+def build(run_cli, *args: str, code: int = 0, **env: str) -> dict:
+    done = run_cli("build", *args, "--format", "json", **env)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def copy(source: str, target: Path) -> Path:
+    return Path(shutil.copytree(source, target))
+
+
+def test_every_field_of_the_result(run_cli):
+    result = build(run_cli, CUDA, TRITON, "--arch", "8.0;9.0")
+    assert result["schema"] == 1
+    assert result["refused"] == []
+    by_name = {(a["kernel"], a["variant"], a["arch"]): a for a in result["artifacts"]}
+    assert set(by_name) == {
+        ("scale_cu", "plain", "sm_80"), ("scale_cu", "plain", "sm_90"),
+        ("scale_cu", "twice", "sm_80"), ("scale_cu", "twice", "sm_90"),
+        ("scale_triton", "plain", "sm_80"), ("scale_triton", "plain", "sm_90a"),
+    }  # fmt: skip
+    for artifact in result["artifacts"]:
+        assert artifact["status"] == "built"
+        assert artifact["registers"] > 0
+        assert (artifact["spill_store_bytes"], artifact["spill_load_bytes"]) == (0, 0)
+        assert artifact["local_bytes"] == 0
+        assert len(artifact["cubin_sha256"]) == len(artifact["key"]) == 64
+        assert [e["entry"] for e in artifact["entries"]] == ["scale"]
+        assert artifact["seconds"] > 0
+    assert by_name["scale_cu", "plain", "sm_80"]["shared_bytes"] == 128 * 4
+
+
+def test_the_second_build_takes_everything_from_the_store(run_cli):
+    first = build(run_cli, CUDA, "--arch", "all")
+    second = build(run_cli, CUDA, "--arch", "all")
+    assert {a["status"] for a in second["artifacts"]} == {"cached"}
+    assert [a["cubin_sha256"] for a in first["artifacts"]] == [
+        a["cubin_sha256"] for a in second["artifacts"]
+    ]
+    forced = build(run_cli, CUDA, "--arch", "8.0", "--force")
+    assert {a["status"] for a in forced["artifacts"]} == {"built"}
+
+
+def test_two_checkouts_give_the_same_bytes(run_cli, tmp_path):
+    results = []
+    for place in ("here", "over/there"):
+        folders = [str(copy(k, tmp_path / place / Path(k).name)) for k in (CUDA, TRITON)]
+        store = str(tmp_path / place / "store")
+        results.append(build(run_cli, *folders, "--arch", "8.0;9.0;12.0", SPARSEKIT_CACHE_DIR=store))
+    keys = [[(a["key"], a["cubin_sha256"]) for a in r["artifacts"]] for r in results]
+    assert keys[0] == keys[1]
+
+
+def test_line_info_is_an_artifact_of_its_own(run_cli):
+    plain = build(run_cli, CUDA, TRITON, "--arch", "9.0")
+    lined = build(run_cli, CUDA, TRITON, "--arch", "9.0", "--lineinfo")
+    for a, b in zip(plain["artifacts"], lined["artifacts"], strict=True):
+        assert a["key"] != b["key"]
+        assert a["cubin_sha256"] != b["cubin_sha256"]
+
+
+CHANGES = {
+    "source": lambda f: _append(f / "kernel.cu", "// changed\n"),
+    "header": lambda f: _append(f / "scale.cuh", "// changed\n"),
+    "constant": lambda f: _replace(f / "spec.py", '"THREADS": 128}', '"THREADS": 64}'),
+    "option": lambda f: _replace(f / "spec.py", 'op="scale"', 'op="scale", options={"fmad": False}'),
+    "promise": lambda f: _replace(f / "spec.py", 'Arg("x", "*fp32")', 'Arg("x", "*fp32", divisible_by=16)'),
+}  # fmt: skip
+
+
+def _append(file: Path, text: str) -> None:
+    file.write_text(file.read_text() + text)
+    os.utime(file, (978_307_200,) * 2)  # in 2001: the time of a file says nothing
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    os.utime(file, (978_307_200,) * 2)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_can_change_the_bytes_changes_the_key(change, run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    before = build(run_cli, str(folder) + ":plain", "--arch", "8.0")
+    CHANGES[change](folder)
+    after = build(run_cli, str(folder) + ":plain", "--arch", "8.0")
+    assert after["artifacts"][0]["status"] == "built"
+    assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
+
+
+def test_a_file_beside_a_triton_source_is_part_of_the_key(run_cli, tmp_path):
+    folder = copy(TRITON, tmp_path / "scale_triton")
+    before = build(run_cli, str(folder), "--arch", "8.0")
+    _replace(folder / "tiles.py", "return start", "return start + 0")
+    after = build(run_cli, str(folder), "--arch", "8.0")
+    assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
+
+
+def test_every_target_has_an_entry_of_its_own(run_cli):
+    targets = "sm120;sm121;sm120f;sm120a;sm100;sm103"
+    result = build(run_cli, CUDA + ":plain", "--arch", targets)
+    assert [a["arch"] for a in result["artifacts"]] == [
+        "sm_100", "sm_103", "sm_120", "sm_120a", "sm_120f", "sm_121",
+    ]  # fmt: skip
+    assert len({a["key"] for a in result["artifacts"]}) == 6
+
+
+def test_a_named_target_that_a_kernel_lacks_is_refused_by_name(run_cli):
+    result = build(run_cli, TRITON, "--arch", "sm_120f;8.0", code=4)
+    assert [a["arch"] for a in result["artifacts"]] == ["sm_80"]
+    (refused,) = result["refused"]
+    assert refused["kernel"] == "scale_triton"
+    assert refused["arch"] == "sm_120f"
+    assert "sm_120a" in refused["reason"]
+
+
+def test_loadable_ptx_is_refused_for_triton(run_cli):
+    result = build(run_cli, TRITON, "--arch", "8.0+PTX", code=4)
+    assert "not loadable" in result["refused"][0]["reason"]
+    assert build(run_cli, CUDA, "--arch", "8.0+PTX")["refused"] == []
+
+
+def test_all_without_a_gpu_is_the_default(run_cli, probe):
+    result = build(run_cli, CUDA + ":plain")
+    expected = {d.compute_capability for d in probe.devices}
+    archs = {a["arch"] for a in result["artifacts"]}
+    assert len(archs) == (len(expected) or 9)
+
+
+def test_a_dry_run_builds_nothing(run_cli, tmp_path):
+    result = build(run_cli, CUDA, "--arch", "8.0", "-n")
+    assert [j["status"] for j in result["jobs"]] == ["to build", "to build"]
+    assert not list((tmp_path / "store").glob("v1/*/*"))
+
+
+def test_one_failing_job_does_not_stop_the_others(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _append(folder / "kernel.cu", '#if __CUDA_ARCH__ == 900\n#error "not here"\n#endif\n')
+    result = build(run_cli, str(folder) + ":plain", "--arch", "8.0;9.0;12.0", code=5)
+    assert {a["arch"]: a["status"] for a in result["artifacts"]} == {
+        "sm_80": "built", "sm_90": "failed", "sm_120": "built",
+    }  # fmt: skip
+    done = run_cli("build", str(folder) + ":plain", "--arch", "9.0")
+    assert done.returncode == 5
+    assert "not here" in done.stdout
+    repeat = "sparsekit build cu/scale_cu:plain@"
+    assert repeat in done.stdout
+
+
+def test_a_body_that_was_compiled_out_is_refused(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    source = folder / "kernel.cu"
+    text = source.read_text().replace("  extern __shared__", "#ifdef __CUDA_ARCH_FEAT_SM100_ALL\n  extern __shared__")
+    source.write_text(text.replace("\n}\n\nextern \"C\" __device__", "\n#endif\n}\n\nextern \"C\" __device__"))
+    result = build(run_cli, str(folder) + ":plain", "--arch", "sm_100a;sm_120", code=5)
+    status = {a["arch"]: a["status"] for a in result["artifacts"]}
+    assert status == {"sm_100a": "built", "sm_120": "failed"}
+    assert "is empty for sm_120" in str(result["artifacts"])
+
+
+def test_too_much_shared_memory_names_need_and_limit(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _replace(folder / "kernel.cu", "128 * sizeof(float)", "100 * 1024")
+    result = build(run_cli, str(folder) + ":plain", "--arch", "8.0;8.6", code=5)
+    assert {a["arch"]: a["status"] for a in result["artifacts"]} == {"sm_80": "built", "sm_86": "failed"}
+    assert "needs 102400 bytes" in result["artifacts"][1]["error"]
+    assert "101376" in result["artifacts"][1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "old", "new", "told"),
+    [
+        (CUDA, 'Arg("columns", "i32"),', "", "takes parameters of"),
+        (CUDA, '"i64", "x.stride(0)"', '"i32", "x.stride(0)"', "takes parameters of"),
+        (CUDA, '"scale",\n            (', '"scales",\n            (', "has no entry 'scales'"),
+        (CUDA, 'op="scale"', 'op="scale", options={"fast": 1}', "unknown option 'fast'"),
+        (TRITON, 'op="scale"', 'op="scale", options={"num_warp": 8}', "unknown Triton option"),
+        (TRITON, 'Arg("columns", "i32"),', "", "columns"),
+        (TRITON, '{"BLOCK": 64}', "{}", "compile-time parameter BLOCK"),
+        (TRITON, '{"BLOCK": 64}', '{"BLOCK": 60}', "power of 2"),
+        (TRITON, 'Arg("alpha", "fp32")', 'Arg("beta", "fp32")', "'beta'"),
+    ],
+)  # fmt: skip
+def test_a_spec_that_does_not_match_its_source(kernel, old, new, told, run_cli, tmp_path):
+    folder = copy(kernel, tmp_path / Path(kernel).name)
+    spec = folder / "spec.py"
+    _replace(spec, old, new)
+    if "columns" in told:
+        spec.write_text(spec.read_text().replace(', "columns")', ")"))
+    done = run_cli("build", str(folder), "--arch", "8.0")
+    assert done.returncode in (3, 5), done.stdout + done.stderr
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_compiler_error_has_file_and_line(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _replace(folder / "scale.cuh", "x * alpha", "x * beta")
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
+    assert done.returncode == 5
+    assert 'scale.cuh(4): error: identifier "beta" is undefined' in done.stdout
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"TRITON_INTERPRET": "1"},
+        {"CUDA_VISIBLE_DEVICES": ""},
+        {"PTXAS_OPTIONS": "-O0", "DISABLE_LLVM_OPT": "1", "TRITON_DEFAULT_FP_FUSION": "0"},
+        {"TRITON_OVERRIDE_ARCH": "sm80", "TRITON_KERNEL_DUMP": "1"},
+    ],
+    ids=lambda env: " ".join(env),
+)
+def test_the_environment_does_not_reach_the_compiler(env, run_cli, tmp_path):
+    plain = build(run_cli, TRITON, "--arch", "9.0", SPARSEKIT_CACHE_DIR=str(tmp_path / "a"))
+    other = build(run_cli, TRITON, "--arch", "9.0", SPARSEKIT_CACHE_DIR=str(tmp_path / "b"), **env)
+    for a, b in zip(plain["artifacts"], other["artifacts"], strict=True):
+        assert (a["key"], a["cubin_sha256"]) == (b["key"], b["cubin_sha256"])
+
+
+STUB_PTXAS = """#!/bin/sh
+case "$*" in *--version*) echo "Cuda compilation tools, release 12.8, V12.8.93"; exit 0;; esac
+echo "ptxas fatal   : Value 'sm_80' is not defined for option 'gpu-name'" >&2
+exit 255
+"""
+
+
+def test_an_assembler_that_the_user_chose_is_used_and_said(run_cli, tmp_path):
+    stub = tmp_path / "ptxas"
+    stub.write_text(STUB_PTXAS)
+    stub.chmod(0o755)
+    done = run_cli("build", TRITON, "--arch", "8.0", TRITON_PTXAS_PATH=str(stub))
+    assert done.returncode == 4, done.stdout + done.stderr
+    told = next(line for line in done.stdout.splitlines() if "does not know sm_80" in line)
+    assert str(stub) in told
+    assert "12.8" in told
+    assert "TRITON_PTXAS_PATH" in told
+    assert "Traceback" not in done.stdout + done.stderr
+    stub.write_text("#!/bin/sh\nexit 1\n")
+    refused = run_cli("build", TRITON, "--arch", "8.0", TRITON_PTXAS_PATH=str(stub))
+    assert refused.returncode == 4
+    assert "no ptxas that Triton accepts" in refused.stdout
+    missing = run_cli("build", TRITON, "--arch", "8.0", TRITON_PTXAS_PATH="/no/such/ptxas")
+    assert missing.returncode == 4
+    assert "TRITON_PTXAS_PATH=/no/such/ptxas" in missing.stderr
+
+
+def test_a_damaged_entry_is_rebuilt_with_a_note(run_cli, tmp_path):
+    first = build(run_cli, CUDA + ":plain", "--arch", "8.0")
+    (cubin,) = (tmp_path / "store").glob("v1/*/*/kernel.cubin")
+    cubin.write_bytes(cubin.read_bytes()[:100])
+    done = run_cli("build", CUDA + ":plain", "--arch", "8.0", "--format", "json")
+    again = json.loads(done.stdout)
+    assert "damaged" in done.stderr
+    assert again["artifacts"][0]["status"] == "built"
+    assert again["artifacts"][0]["cubin_sha256"] == first["artifacts"][0]["cubin_sha256"]
+
+
+def test_no_space_left(run_cli, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32k,mode=700", "tmpfs", str(small)], check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("cannot mount a file system here")
+    try:
+        done = run_cli("build", CUDA, "--arch", "all", SPARSEKIT_CACHE_DIR=str(small / "store"))
+        assert done.returncode in (5, 7)
+        assert "No space left" in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        verified = run_cli("cache", "verify", SPARSEKIT_CACHE_DIR=str(small / "store"))
+        assert verified.returncode == 0, verified.stdout
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_interrupt_leaves_a_clean_store(run_cli, tmp_path):
+    env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparsekit", "build", CUDA, TRITON, "--arch", "all"], cwd=ROOT, env=env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while "built" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in err
+    assert list((tmp_path / "store" / "staging").iterdir()) == []
+    assert run_cli("cache", "verify").returncode == 0
+
+
+def test_killed_builds_never_leave_a_bad_entry(run_cli, tmp_path):
+    """A dozen kills over all phases; the full two hundred run with tests/stress/kill_builds.py."""
+    env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}
+    command = [sys.executable, "-m", "sparsekit", "build", CUDA, "--arch", "8.0;9.0;12.0"]
+    for i in range(12):
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.1 + 0.08 * i)
+        process.kill()
+        process.wait()
+        assert run_cli("cache", "verify").returncode == 0
+    result = build(run_cli, CUDA, "--arch", "8.0;9.0;12.0")
+    assert {a["status"] for a in result["artifacts"]} <= {"built", "cached"}
+    assert list((tmp_path / "store" / "staging").iterdir()) == []

@@ -1,0 +1,86 @@
+"""Start-up loads click only: the light commands import nothing heavy and touch no device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+HEAVY = ("torch", "triton", "cuda", "numpy")
+LIGHT_COMMANDS = (
+    ["--help"],
+    ["--version"],
+    ["list"],
+    ["build", "-n", "--arch", "all"],
+    ["build", "--help"],
+    ["doctor"],
+    ["cache", "info"],
+    ["cache", "verify"],
+    ["completion", "bash"],
+)
+_SCRIPT = """
+import sys
+from sparsekit.__main__ import run
+sys.argv = ["sparsekit", *{args!r}]
+try:
+    run()
+except SystemExit:
+    pass
+print("MODULES", " ".join(sorted(m for m in sys.modules if "." not in m)))
+"""
+
+
+@pytest.mark.parametrize("args", LIGHT_COMMANDS, ids=" ".join)
+def test_light_commands_load_nothing_heavy(args, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEKIT_CACHE_DIR", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT.format(args=args)], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    modules = done.stdout.split("MODULES", 1)[1].split()
+    assert "click" in modules
+    assert not set(HEAVY) & set(modules)
+
+
+def test_help_needs_neither_rich_nor_platformdirs():
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT.format(args=["--help"])], cwd=ROOT, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert not {"rich", "platformdirs", "dataclasses"} & set(done.stdout.split("MODULES", 1)[1].split())
+
+
+def test_importing_sparsekit_leaves_cuda_alone():
+    code = "import sparsekit, sys; print(sorted(m for m in sys.modules if m.startswith('sparsekit')))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['sparsekit']"
+
+
+def _best_s(*command: str) -> float:
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def test_help_is_within_twice_the_time_of_importing_click():
+    assert _best_s("-m", "sparsekit", "--help") < 2 * _best_s("-c", "import click")
+
+
+@pytest.mark.parametrize("package", ["rich", "platformdirs", "torch", "triton", "cuda", "numpy"])
+def test_doctor_works_without_a_package(package, run_cli, tmp_path):
+    """A package that is not there is a finding, not a crash."""
+    blocker = tmp_path / "blocked"
+    blocker.mkdir()
+    (blocker / f"{package}.py").write_text(f"raise ModuleNotFoundError({package!r}, name={package!r})")
+    done = run_cli("doctor", PYTHONPATH=str(blocker), SPARSEKIT_CACHE_DIR="")
+    assert done.returncode == 0, done.stderr
+    assert "Python" in done.stdout
+    assert "Traceback" not in done.stderr

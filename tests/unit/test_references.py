@@ -1,0 +1,151 @@
+"""References and the folders they lead to."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from sparsekit.discover import Catalog
+from sparsekit.errors import SpecError, UsageError
+from sparsekit.model.reference import Reference, parse_reference
+
+SPEC = """
+from sparsekit.model import Arg, Entry, Kernel, Launch, Variant
+
+KERNEL = Kernel(
+    lang="cuda", op={op!r}, source="kernel.cu", entries=(Entry("go", (Arg("kv", "*fp32"),)),),
+    targets=("sm_80",), variants=({variants}),
+    launches=lambda variant, call: (Launch("go", (1, 1, 1)),),
+)
+"""
+
+
+@pytest.fixture
+def make_folder(tmp_path):
+    def make(name: str, op: str = "gated_pool", variants: str = 'Variant("plain"),', spec: str = ""):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "kernel.cu").write_text('extern "C" __global__ void go(float* kv) { kv[0] = 1; }\n')
+        (folder / "spec.py").write_text(spec or SPEC.format(op=op, variants=variants))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("sparse_prefill", ("sparse_prefill", None, None)),
+        ("cu/sparse_prefill:noskip", ("cu/sparse_prefill", "noskip", None)),
+        ("gated_pool:unroll2@triton-3.8.0", ("gated_pool", "unroll2", "triton-3.8.0")),
+        ("gated_pool@triton-3.8.0", ("gated_pool", None, "triton-3.8.0")),
+        ("./my/kernel:plain", ("./my/kernel", "plain", None)),
+        ("*_pool:un*", ("*_pool", "un*", None)),
+    ],
+)
+def test_parts(text, parts):
+    assert parse_reference(text) == Reference(*parts)
+
+
+@pytest.mark.parametrize("text", ["", "a b", ":plain", "gated_pool:", "@triton-3.8.0", "x@git:main"])
+def test_what_is_no_reference(text):
+    with pytest.raises(UsageError):
+        parse_reference(text)
+
+
+def test_a_path_is_a_kernel_folder(make_folder):
+    (choice,) = Catalog().resolve([str(make_folder("mine"))])
+    assert (choice.kernel.name, choice.variants) == ("mine", ("plain",))
+
+
+def test_a_path_without_a_spec(tmp_path):
+    with pytest.raises(UsageError, match=r"spec\.py"):
+        Catalog().resolve([str(tmp_path)])
+
+
+def test_named_folders_count_like_shipped_ones(make_folder, tmp_path):
+    make_folder("kernels/mine", variants='Variant("a"), Variant("b"),')
+    catalog = Catalog([tmp_path / "kernels"])
+    assert [c.kernel.name for c in catalog.resolve(["cu/mine"])] == ["mine"]
+    assert catalog.resolve(["mine:b"])[0].variants == ("b",)
+    assert {"mine"} <= {c.kernel.name for c in catalog.resolve(["gated_pool"])}
+
+
+def test_the_working_directory_is_never_scanned(make_folder, tmp_path, monkeypatch):
+    make_folder("kernels_cu/mine")
+    monkeypatch.chdir(tmp_path)
+    assert "mine" not in {k.name for k in Catalog().kernels}
+
+
+def test_ambiguity_names_the_candidates(make_folder, tmp_path):
+    make_folder("a/mine")
+    make_folder("b/mine")
+    with pytest.raises(UsageError, match=r"ambiguous.*a/mine.*b/mine"):
+        Catalog([tmp_path / "a", tmp_path / "b"]).resolve(["cu/mine"])
+
+
+def test_unknown_names_and_variants(make_folder, tmp_path):
+    make_folder("kernels/mine")
+    catalog = Catalog([tmp_path / "kernels"])
+    with pytest.raises(UsageError, match=r"nothing is called 'ours'.*mine"):
+        catalog.resolve(["ours"])
+    with pytest.raises(UsageError, match="variants plain"):
+        catalog.resolve(["cu/mine:fast"])
+
+
+BROKEN = {
+    "import os\nKERNEL = None": r"spec\.py:1: imports os",
+    "from sparsekit import settings": "imports sparsekit",
+    "KERNEL = open('x')": "open is not allowed",
+    "KERNEL = ().__class__": "__class__ is not allowed",
+    "KERNEL = 3": "must bind KERNEL to a Kernel, found a int",
+    "x = (": r"spec\.py:1: .*never closed",
+    "\n\nKERNEL = 1 / 0": r"spec\.py:3: ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize("source", BROKEN)
+def test_a_broken_spec_is_a_finding(source, make_folder, tmp_path):
+    make_folder("kernels/mine", spec=source)
+    make_folder("kernels/other")
+    catalog = Catalog([tmp_path / "kernels"])
+    assert "other" in {k.name for k in catalog.kernels}
+    (broken,) = catalog.broken
+    with pytest.raises(SpecError, match=BROKEN[source]):
+        raise SpecError(broken.reason)
+    with pytest.raises(SpecError):  # and an error when it is the one that is named
+        catalog.resolve(["mine"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("Variant(\"plain\")", "Variant(\"plain\", same_bits_as=\"fast\")"), "same_bits_as"),
+        (("\"*fp32\"", "\"*fp33\""), "unknown type"),
+        (("\"*fp32\"", "\"*{kv}\""), "gives no element type"),
+        (("\"sm_80\"", "\"sm_8a\""), "unknown arch"),
+        (("kernel.cu", "absent.cu"), "does not exist"),
+        (("kernel.cu", "../kernel.cu"), "source"),
+        (("gated_pool", "no_such_op"), "unknown op"),
+        (("(\"sm_80\",)", "()"), "targets is empty"),
+    ],
+)  # fmt: skip
+def test_a_spec_must_hold_together(change, told, make_folder):
+    spec = SPEC.format(op="gated_pool", variants='Variant("plain"),').replace(*change)
+    assert spec != SPEC.format(op="gated_pool", variants='Variant("plain"),')
+    with pytest.raises(SpecError, match=told):
+        Catalog().resolve([str(make_folder("mine", spec=spec))])
+
+
+def test_a_folder_may_bring_its_own_op(make_folder):
+    folder = make_folder("mine", op="copy")
+    (folder / "op.py").write_text(
+        textwrap.dedent("""
+        from sparsekit.model import Case, Op, Tensor, Work
+        OP = Op("Copies.", (Tensor("kv", ("n",), ("fp32",)),), (Tensor("out", ("n",), ("fp32",)),),
+                (Case("small", {"n": 4}, ("smoke",)),), work=lambda case: Work(0, 8 * case.dims["n"]))
+        """)
+    )
+    (choice,) = Catalog().resolve([str(folder)])
+    assert (choice.op.name, choice.op.folder) == ("copy", folder)
