@@ -100,8 +100,7 @@ struct SharedMemory {
 enum Barrier : unsigned {  // 0 is __syncthreads
   kKvFull = 1,             // + tiles left % 2, kThreads: value warps arrive once the tile has landed, score warps wait
   kPReady = 3,             // + tiles left % 2, kThreads: score warps arrive once P and alpha stand, value warps wait
-  kStageFree = 7,          // kValueThreads: the value warps have read the tile; the score warps did before P
-  kPartialReady = 5,       // + half of the heads, 2 warps: both have stored their partial S of the last tile
+  kStageFree = 5,          // kValueThreads: the value warps have read the tile; the score warps did before P
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -455,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         buffer ^= 1;
         send();
       }
-      bar_sync(kPartialReady + half, 2 * kWarp);
+      bar_sync(kKvFull, kThreads);  // of the tile after the last: none left
 #pragma unroll
       for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
@@ -515,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     cp_async_wait_group<kStages - 1>();
     if (tiles_left > 0) bar_arrive(kKvFull + tiles_left % 2, kThreads);
     cp_async_wait_group<kStages - 2>();
-    if (tiles_left > 1) bar_arrive(kKvFull + (tiles_left + 1) % 2, kThreads);
+    if (tiles_left > 0) bar_arrive(kKvFull + (tiles_left + 1) % 2, kThreads);
 
     const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
                               (lane / 16 ^ lane % 8) * kChunkBytes;
@@ -539,7 +538,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       // The tile after the next: four stages gave it a whole step to land, three did not (below).
       if (kStages > 3) {
         cp_async_wait_group<kStages - 3>();
-        if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
+        if (tiles_left > 1) bar_arrive(kKvFull + tiles_left % 2, kThreads);
       }
       rescale(o, smem, p_buffer);
 #pragma unroll
@@ -549,7 +548,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
       if (kStages == 3) {
         cp_async_wait_group<0>();
-        if (tiles_left > 2) bar_arrive(kKvFull + tiles_left % 2, kThreads);
+        if (tiles_left > 1) bar_arrive(kKvFull + tiles_left % 2, kThreads);
       }
 
       // Once all value warps are through with the tile its stage takes the tile kStages ahead.

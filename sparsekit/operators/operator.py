@@ -11,7 +11,7 @@ from sparsekit.aot.plan import Planner
 from sparsekit.discover import Choice
 from sparsekit.errors import ArgumentError, GpuError
 from sparsekit.model.call import Call, Device
-from sparsekit.model.kernel import Launch, passed_args
+from sparsekit.model.kernel import Kernel, Launch, passed_args
 from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, bind, checked_call, output_dtype, shape_of
@@ -39,6 +39,7 @@ class Operator:
     ) -> None:  # fmt: skip
         self.op = op
         self._acquirer = Acquirer(choices, planner, store, build=build, note=note)
+        self._largest_assumed = max((_largest_assumed(c.kernel) for c in choices), default=1)
         self._loader: Loader | None = None
         self._devices: dict[int, Device] = {}
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
@@ -75,7 +76,7 @@ class Operator:
             return outputs
         device = _device(self.op, arguments)
         with torch_tensors.current(device):
-            if torch_tensors.capturing() and _key(call) not in self._prepared:
+            if torch_tensors.capturing() and self._key(call) not in self._prepared:
                 raise GpuError(
                     f"{self.op.name} is being captured into a CUDA graph and was not loaded for "
                     "such a call before; call prepare() with the same arguments first"
@@ -120,8 +121,20 @@ class Operator:
         first = next(t for t in self.op.outputs if t.name in arguments.outputs)
         return 0 in shape_of(first, call.dims)
 
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        """All of a call that a choice may look at, as a dictionary key.
+
+        An address counts up to the largest multiple that some kernel assumes of one.
+        """
+        assert call.device is not None
+        known = tuple((n, min(a, self._largest_assumed)) for n, a in call.alignments.items())
+        return (
+            tuple(call.dims.items()), tuple(call.dtypes.items()), tuple(call.strides.items()), known,
+            tuple(call.scalars.items()), call.device.index,
+        )  # fmt: skip
+
     def _prepare(self, call: Call) -> Prepared:
-        key = _key(call)
+        key = self._key(call)
         if key not in self._prepared:
             if len(self._prepared) >= _KEPT_CALLS:
                 del self._prepared[next(iter(self._prepared))]
@@ -185,10 +198,13 @@ def _device(op: Op, arguments: Arguments) -> Any:
     return device
 
 
-def _key(call: Call) -> tuple[Any, ...]:
-    """All of a call that a choice may look at, as a dictionary key."""
-    assert call.device is not None
-    return (
-        tuple(call.dims.items()), tuple(call.dtypes.items()), tuple(call.strides.items()),
-        tuple(call.alignments.items()), tuple(call.scalars.items()), call.device.index,
-    )  # fmt: skip
+def _largest_assumed(kernel: Kernel) -> int:
+    """The largest multiple of bytes that an instance of the kernel assumes of an address."""
+    promises = [
+        (entry, promise)
+        for entry in kernel.entries
+        for instance in kernel.instances
+        for promise in kernel.promises(entry, instance)
+    ]
+    pointers = {(e.name, a.name) for e in kernel.entries for a in e.args if a.is_pointer}
+    return max((p.divisible_by for e, p in promises if (e.name, p.arg) in pointers), default=1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from sparsekit.errors import CompileError
+
 _SHOWN_CHARACTERS = 160
 
 
-class PtxError(ValueError):
+class PtxError(CompileError, ValueError):
     """PTX text that is refused. line is 1-based, text the statement or token at fault."""
 
     def __init__(self, message: str, line: int, text: str) -> None:

@@ -189,7 +189,7 @@ class Section:
 class Module:
     """One PTX file. version "9.0"; target "sm_100a"; target_options such as "debug".
 
-    functions holds the `.func`s, one each: the definition where there is one, else the
+    entries and functions hold one of each name: the definition where there is one, else the
     declaration. files: `.file` index -> path. aliases: `.alias` name -> function.
     """
 

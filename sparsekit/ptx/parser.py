@@ -44,7 +44,7 @@ class _ModuleParser:
         self._version = self._target = ""
         self._target_options: tuple[str, ...] = ()
         self._address_size = _DEFAULT_ADDRESS_SIZE
-        self._entries: list[Function] = []
+        self._entries: dict[str, Function] = {}
         self._functions: dict[str, Function] = {}
         self._globals: dict[str, Variable] = {}
         self._aliases: dict[str, str] = {}
@@ -84,7 +84,7 @@ class _ModuleParser:
             target=self._target,
             target_options=self._target_options,
             address_size=self._address_size,
-            entries=tuple(self._entries),
+            entries=tuple(self._entries.values()),
             functions=tuple(self._functions.values()),
             globals=tuple(self._globals.values()),
             aliases=self._aliases,
@@ -117,16 +117,14 @@ class _ModuleParser:
             body = BodyParser(tokens.text, tokens.position, tokens.line, self._symbols)
             function = body.parse(function)
             tokens.position, tokens.line = body.position, body.line
-        elif not tokens.accept(";") and not is_entry:
+        elif not tokens.accept(";"):
             tokens.fail("a body or a semicolon expected")
-        if is_entry:
-            self._entries.append(function)
-            return
-        before = self._functions.get(function.name)
-        if before is not None and before.defined and function.defined:
-            raise PtxError("a second definition", function.line, function.name)
+        table = self._entries if is_entry else self._functions
+        before = table.get(function.name)
         if before is None or not before.defined:
-            self._functions[function.name] = function
+            table[function.name] = function
+        elif function.defined:
+            raise PtxError("a second definition", function.line, function.name)
 
     def _read_version(self) -> None:
         tokens = self._tokens

@@ -277,6 +277,8 @@ $L__info_string0:
         (HEAD + ".entry k(.param .u32 x, .param .u32 x) { ret; }", "x is declared twice", 4),
         (HEAD + ".func f { ret; }\n.func f { ret; }", "a second definition", 5),
         (HEAD + ".func f", "a body or a semicolon expected", 4),
+        (HEAD + ".entry k() .global .u32 x;", "unknown directive .global in a header", 4),
+        (HEAD + ".entry k();\n.entry k() { ret; }\n.entry k() { ret; }", "a second definition", 6),
         (HEAD + ".entry k() {\nret;\n", "a function without its closing brace", 6),
         (HEAD + ".alias a, b;", ".alias of b, which is no function", 4),
         (HEAD + ".section .x { add.u32 }", "section .x holds more than data", 4),

@@ -66,9 +66,9 @@ _PADDED = {"q_pad": 8, "kv_pad": 24, "indices_pad": 3, "indices_offset": 1}
 _FAR_ROW_PAD = 40_000  # with 60,000 rows the last one lies past 2^31 elements
 
 CASES = (
-    _case("small_512", "smoke sanitize", 4, 300, 16, 512, 300, indices="mixed"),
-    _case("small_576", "smoke sanitize", 5, 300, 20, 576, 301, indices="mixed", sink="special", **_PADDED),
-    _case("length_576", "smoke sanitize", 9, 500, 64, 576, 333, indices="mixed", topk_length="hostile"),
+    _case("small_512", "smoke sanitize", 4, 1500, 16, 512, 300, indices="mixed"),
+    _case("small_576", "smoke sanitize", 5, 1500, 20, 576, 301, indices="mixed", sink="special", **_PADDED),
+    _case("length_576", "smoke sanitize", 9, 2500, 64, 576, 333, indices="mixed", topk_length="hostile"),
     _case("v32_64", "smoke", 64, 4096, 128, 576, 2048),
     _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite"),
     *(

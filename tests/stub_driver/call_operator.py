@@ -1,0 +1,50 @@
+"""Calls an operator on stand-in CUDA tensors, for tests/test_launch.py: python call_operator.py JSON.
+
+The tensors lie on the CPU; what the operator asks torch about CUDA is answered here. Prints the
+error's type and text as JSON, or nothing.
+"""
+
+import contextlib
+import json
+import sys
+
+import torch
+
+import sparsekit
+from sparsekit.errors import SparsekitError
+from sparsekit.operators import operator as operator_module
+from sparsekit.runtime import tensors
+
+STREAM = 0x5EED
+
+
+class Device:
+    """A stand-in for torch.device("cuda", index)."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def main(request: dict) -> None:
+    device = Device(request.get("device", 0))
+    operator_module._device = lambda op, arguments: device
+    tensors.initialise = lambda index: None
+    tensors.current = lambda device: contextlib.nullcontext()
+    tensors.capturing = lambda: request.get("capturing", False)
+    tensors.stream_of = lambda device: STREAM
+    tensors.empty = lambda shape, dtype, device: torch.empty(shape, dtype=tensors.dtype_of(dtype))
+    x = torch.zeros(request["offset"] + request["rows"] * request["row_stride"])
+    x = x.as_strided((request["rows"], request["columns"]), (request["row_stride"], 1), request["offset"])
+    scale = sparsekit.load(request["reference"], build=request.get("build", True))
+    try:
+        if request.get("prepare"):
+            scale.prepare(x, alpha=1.5)
+        for _ in range(request.get("calls", 1)):
+            out = scale(x, alpha=1.5)
+        print(json.dumps({"x": x.data_ptr(), "out": out.data_ptr(), "shape": list(out.shape)}))
+    except SparsekitError as error:
+        kinds = [k.__name__ for k in type(error).__mro__]
+        print(json.dumps({"error": str(error), "kinds": kinds}))
+
+
+main(json.loads(sys.argv[1]))

@@ -1,0 +1,305 @@
+"""Loading and launching against a stub driver: what reaches the driver, and what never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+STUB = ROOT / "tests" / "stub_driver"
+KERNELS = ROOT / "tests" / "fixtures" / "kernels"
+CUDA, TRITON = str(KERNELS / "scale_cu"), str(KERNELS / "scale_triton")
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the stub driver with")
+
+CUDA_PARAMS = "0:8,8:8,16:8,24:4,28:4"
+TRITON_PARAMS = "0:8,8:8,16:8,24:4,28:4,32:8,40:8"
+SHARED_ATTRIBUTE = 8
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stub")
+    command = [str(COMPILER), "-shared", "-fPIC", "-O1", "-o", "libcuda.so.1", str(STUB / "libcuda.c")]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("launch-store")
+
+
+@pytest.fixture
+def stubbed(library, store, tmp_path):
+    """Run a script with the stub as its driver; returns its answer and the driver's calls."""
+
+    def run(*command: str, **env: str):
+        log = tmp_path / "calls.jsonl"
+        log.unlink(missing_ok=True)
+        full = {
+            **os.environ, "LD_LIBRARY_PATH": str(library), "SPARSEKIT_CACHE_DIR": str(store),
+            "STUB_LOG": str(log), "STUB_DEVICES": "9.0", "STUB_PARAMS": CUDA_PARAMS, "PYTHONPATH": str(ROOT),
+            **env,
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *command], env=full, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return done, calls
+
+    return run
+
+
+@pytest.fixture
+def call(stubbed):
+    """Call the operator of a reference; returns its answer and the driver's calls."""
+
+    def run(reference: str = CUDA + ":plain", env: dict[str, str] | None = None, **request):
+        asked = {"reference": reference, "rows": 7, "columns": 64, "row_stride": 64, "offset": 0}
+        done, calls = stubbed(str(STUB / "call_operator.py"), json.dumps({**asked, **request}), **(env or {}))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1]), calls
+
+    return run
+
+
+def launches(calls: list[dict]) -> list[dict]:
+    return [c for c in calls if c["call"] == "launch"]
+
+
+def float_bits(value: float) -> int:
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def test_everything_arrives(call):
+    answer, calls = call(row_stride=72)
+    (launched,) = launches(calls)
+    assert launched["grid"] == [7, 1, 1]
+    assert launched["block"] == [128, 1, 1]
+    assert launched["shared"] == 512
+    assert launched["stream"] == 0x5EED
+    assert launched["attributes"] == 0
+    assert launched["arguments"] == [answer["x"], answer["out"], 72, 64, float_bits(1.5)]
+    assert answer["shape"] == [7, 64]
+    assert [c["call"] for c in calls] == ["load", "kernel", "launch"]
+    assert calls[0]["elf"]
+
+
+def test_a_kernel_is_loaded_once(call):
+    _, calls = call(calls=3)
+    assert [c["call"] for c in calls] == ["load", "kernel", "launch", "launch", "launch"]
+
+
+def test_triton_gets_its_two_scratch_pointers(call):
+    answer, calls = call(TRITON, env={"STUB_PARAMS": TRITON_PARAMS})
+    (launched,) = launches(calls)
+    assert launched["block"] == [32, 1, 1]
+    assert launched["arguments"] == [answer["x"], answer["out"], 64, 64, float_bits(1.5), 0, 0]
+
+
+@pytest.mark.parametrize("change", [{"row_stride": 65}, {"offset": 1}, {"columns": 63, "row_stride": 64}])
+def test_a_broken_promise_takes_the_instance_that_assumes_nothing(call, change, stubbed):
+    _, calls = call(TRITON, env={"STUB_PARAMS": TRITON_PARAMS}, **change)
+    assert len(launches(calls)) == 1
+    _, aligned = call(TRITON, env={"STUB_PARAMS": TRITON_PARAMS})
+    assert len(launches(aligned)) == 1
+
+
+def test_a_promise_that_no_instance_does_without_is_a_value_error(call, tmp_path):
+    folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
+    spec = folder / "spec.py"
+    spec.write_text(spec.read_text().replace('"x.stride(0)"', '"x.stride(0)", divisible_by=8'))
+    answer, calls = call(f"{folder}:plain", row_stride=68)
+    assert "ValueError" in answer["kinds"]
+    assert "x.stride(0) to be a multiple of 8, found 68" in answer["error"]
+    assert launches(calls) == []
+
+
+def test_the_launcher_checks_promises_by_itself():
+    """Selection has already looked; the launcher looks again at the very values."""
+    from sparsekit.errors import ArgumentError
+    from sparsekit.model.artifact import EntryRecord
+    from sparsekit.model.kernel import Promise
+    from sparsekit.runtime.launcher import check_promises
+
+    record = EntryRecord(
+        "go", "k.cubin", "", (), (Promise("x", 16),), 32, None, 0, 0, 8, 0, 0, 0, 128, "",
+    )  # fmt: skip
+    check_promises(record, {"x": 4096})
+    with pytest.raises(ArgumentError, match="x must be a multiple of 16 as compiled, found 4104"):
+        check_promises(record, {"x": 4104})
+
+
+def test_a_parameter_table_that_is_not_the_manifest_s_is_refused(call):
+    answer, calls = call(env={"STUB_PARAMS": "0:8,8:8,16:4,20:4,24:4"})
+    assert "GpuError" in answer["kinds"]
+    assert "parameters (offset, size)" in answer["error"]
+    assert launches(calls) == []
+
+
+def test_an_integer_that_does_not_fit_is_refused(call):
+    from sparsekit.errors import ArgumentError
+    from sparsekit.model.artifact import Param
+    from sparsekit.runtime.launcher import _cell
+
+    fits = _cell("go", Param("n", "i32", 0, 4), {"n": 2**31 - 1})
+    assert fits.value == 2**31 - 1
+    with pytest.raises(ArgumentError, match="does not fit its type i32"):
+        _cell("go", Param("n", "i32", 0, 4), {"n": 2**31})
+
+
+def test_grids_that_no_gpu_takes_are_refused():
+    from sparsekit.errors import GpuError
+    from sparsekit.runtime.launcher import check_grid
+
+    check_grid("go", (2**31 - 1, 65535, 65535))
+    for grid in ((0, 1, 1), (1, 65536, 1), (1, 1, 65536), (2**31, 1, 1)):
+        with pytest.raises(GpuError, match="outside"):
+            check_grid("go", grid)
+
+
+def test_a_refused_launch_raises(call):
+    answer, _ = call(env={"STUB_LAUNCH": "1"})
+    assert "GpuError" in answer["kinds"]
+    assert "launching scale with grid (7, 1, 1)" in answer["error"]
+    assert "CUDA_ERROR_INVALID_VALUE" in answer["error"]
+
+
+def test_a_load_that_the_driver_refuses_says_what_to_do(call):
+    answer, _ = call(env={"STUB_LOAD": "209"})
+    assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in answer["error"]
+    assert "sparsekit build --arch native" in answer["error"]
+
+
+def test_nothing_to_compute_launches_nothing(call):
+    answer, calls = call(rows=0)
+    assert answer["shape"] == [0, 64]
+    assert launches(calls) == []
+
+
+def test_more_than_48_kib_is_asked_for_first(call, tmp_path):
+    folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
+    source = folder / "kernel.cu"
+    source.write_text(source.read_text().replace("128 * sizeof(float)", "100 * 1024"))
+    _, calls = call(f"{folder}:plain")
+    (attribute,) = [c for c in calls if c["call"] == "attribute"]
+    assert attribute == {"call": "attribute", "attribute": SHARED_ATTRIBUTE, "value": 102400, "device": 0}
+
+
+def test_the_device_of_the_tensors_decides_the_arch(call, store):
+    _, calls = call(env={"STUB_DEVICES": "9.0 12.0"}, device=1)
+    (launched,) = launches(calls)
+    assert launched["shared"] == 512
+    archs = {json.loads(f.read_text())["identity"]["arch"] for f in store.glob("v1/*/*/manifest.json")}
+    assert "sm_120" in archs
+
+
+def test_an_older_minor_serves_where_there_is_no_own_target(call, tmp_path):
+    folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
+    spec = folder / "spec.py"
+    spec.write_text(spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80", "sm_90")'))
+    _, calls = call(f"{folder}:plain", env={"STUB_DEVICES": "8.9"})
+    assert len(launches(calls)) == 1
+    answer, _ = call(f"{folder}:plain", env={"STUB_DEVICES": "12.0"})
+    assert "no target of sm_80 sm_90 runs on 12.0" in answer["error"]
+
+
+def test_loadable_ptx_is_the_last_resort_and_said(call, stubbed, tmp_path):
+    folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
+    spec = folder / "spec.py"
+    spec.write_text(spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80",)'))
+    done, _ = stubbed("-m", "sparsekit", "build", f"{folder}:plain", "--arch", "8.0+PTX")
+    assert done.returncode == 0, done.stderr
+    asked = {"reference": f"{folder}:plain", "rows": 7, "columns": 64, "row_stride": 64, "offset": 0}
+    done, calls = stubbed(str(STUB / "call_operator.py"), json.dumps(asked), STUB_DEVICES="12.0")
+    assert "the driver compiles its PTX" in done.stderr
+    assert not calls[0]["elf"]
+    assert len(launches(calls)) == 1
+
+
+def test_ptx_that_is_too_new_names_both_versions(call, stubbed, tmp_path):
+    folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
+    spec = folder / "spec.py"
+    spec.write_text(spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80",)'))
+    stubbed("-m", "sparsekit", "build", f"{folder}:plain", "--arch", "8.0+PTX")
+    env = {"STUB_DEVICES": "12.0", "STUB_LOAD": "222", "STUB_VERSION": "12040"}
+    answer, _ = call(f"{folder}:plain", env=env)
+    assert "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" in answer["error"]
+    assert "PTX 9.0; the driver supports CUDA 12.4" in answer["error"]
+
+
+def test_capture_needs_a_prepared_kernel(call):
+    answer, calls = call(capturing=True)
+    assert "call prepare() with the same arguments first" in answer["error"]
+    assert launches(calls) == []
+    answer, calls = call(capturing=True, prepare=True)
+    assert len(launches(calls)) == 1
+    assert [c["call"] for c in calls] == ["load", "kernel", "launch"]
+
+
+def test_without_building_what_is_missing_is_named(call, tmp_path):
+    env = {"SPARSEKIT_CACHE_DIR": str(tmp_path / "empty")}
+    answer, _ = call(build=False, env=env)
+    assert "MissingArtifactError" in answer["kinds"]
+    assert "sparsekit build cu/scale_cu:plain@nvrtc-" in answer["error"]
+
+
+PROBE = ("-m", "sparsekit", "build", CUDA + ":plain", "-n", "--format", "json")
+
+
+def native_archs(done) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return [j["arch"] for j in json.loads(done.stdout)["jobs"]]
+
+
+def test_native_is_what_the_driver_says(stubbed, tmp_path):
+    """nvidia-smi may say what it likes: a program of that name is never run."""
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho 8.9\n")
+    fake.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done, _ = stubbed(*PROBE, "--arch", "native", PATH=path, STUB_DEVICES="12.1")
+    assert native_archs(done) == ["sm_121"]
+    done, _ = stubbed(*PROBE, STUB_DEVICES="12.0 8.6", CUDA_VISIBLE_DEVICES="1,0")
+    assert sorted(native_archs(done)) == ["sm_120", "sm_86"]
+
+
+def test_a_driver_without_devices_builds_everything(stubbed):
+    done, _ = stubbed(*PROBE, STUB_DEVICES="")
+    assert len(native_archs(done)) == 9
+
+
+def test_doctor_shows_the_devices(stubbed):
+    done, _ = stubbed("-m", "sparsekit", "doctor", "--format", "json", STUB_DEVICES="12.0 8.6")
+    found = {f["subject"]: f["found"] for f in json.loads(done.stdout)["findings"]}
+    assert "compute capability 8.6" in found["GPU cuda:1"]
+    assert found["driver"] == "supports CUDA 13.0"
+
+
+def test_a_driver_that_hangs_is_a_finding(library, monkeypatch):
+    from sparsekit.runtime.probe import probe_devices
+
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("STUB_HANG", "1")
+    probe = probe_devices(limit_s=2.0)
+    assert probe.devices == ()
+    assert probe.problem == "the driver did not answer within 2 s"
+
+
+def test_building_with_a_driver_gives_the_same_bytes(stubbed, store, tmp_path):
+    arguments = ("-m", "sparsekit", "build", TRITON, "--arch", "9.0", "--format", "json")
+    shas = []
+    for i, env in enumerate(({"STUB_DEVICES": "9.0"}, {"STUB_DEVICES": ""}, {"LD_LIBRARY_PATH": ""})):
+        done, _ = stubbed(*arguments, SPARSEKIT_CACHE_DIR=str(tmp_path / str(i)), **env)
+        assert done.returncode == 0, done.stderr
+        shas.append([a["cubin_sha256"] for a in json.loads(done.stdout)["artifacts"]])
+    assert shas[0] == shas[1] == shas[2]
