@@ -24,7 +24,6 @@ def gated_pool_fwd(
     UNROLL: tl.constexpr,
 ):
     """One program: BLOCK_D columns of one group. Grid x: group-major, the column blocks of a group adjacent."""
-    LOG2_E: tl.constexpr = 1.4426950408889634
     column_blocks = tl.cdiv(D, BLOCK_D)
     group = (tl.program_id(0) // column_blocks).to(tl.int64)
     cols = tl.program_id(0) % column_blocks * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -36,8 +35,6 @@ def gated_pool_fwd(
     for r in tl.range(0, R, loop_unroll_factor=UNROLL):
         score = tl.load(score_group_ptr + r * score_r_stride, mask=in_row, other=float("-inf"))
         row_max = tl.maximum(row_max, score.to(tl.float32))
-    # Without a finite score nothing is subtracted: -inf - -inf would be NaN.
-    shift = tl.where(row_max == float("-inf"), 0.0, row_max)
 
     den = tl.zeros((BLOCK_D,), tl.float32)
     num = tl.zeros((BLOCK_D,), tl.float32)
@@ -45,9 +42,10 @@ def gated_pool_fwd(
         score = tl.load(score_group_ptr + r * score_r_stride, mask=in_row, other=float("-inf"))
         score = score.to(tl.float32)
         kv = tl.load(kv_group_ptr + r * kv_r_stride, mask=in_row, other=0.0).to(tl.float32)
-        w = tl.exp2((score - shift) * LOG2_E)
+        # -inf removes its element: a weight of 0 would keep a NaN in kv, and -inf - -inf is NaN.
+        counts = score != float("-inf")
+        w = tl.where(counts, tl.exp(score - row_max), 0.0)
         den += w
-        # A weight of 0 does not remove a NaN.
-        num = tl.fma(w, tl.where(score == float("-inf"), 0.0, kv), num)
+        num = tl.fma(w, tl.where(counts, kv, 0.0), num)
     out = tl.where(den == 0.0, 0.0, num / den)
     tl.store(out_ptr + group * out_b_stride + cols, out.to(out_ptr.dtype.element_ty), mask=in_row)
