@@ -162,7 +162,7 @@ class Catalog:
         return bearing, False
 
     def _bears(self, kernel: Kernel, reference: Reference) -> bool:
-        """Whether the kernel has the variant; with a wildcard name a kernel without it is left out."""
+        """Whether the kernel has the variant; behind a wildcard name it may lack it."""
         wild = any(c in reference.name for c in "*?[")
         return not wild or bool(_variants(kernel, reference.variant))
 

@@ -1,7 +1,7 @@
 """Reading `spec.py` and `op.py`: Python files that are data.
 
-Their syntax tree is checked before they run: they import `sparsekit.model` and a few pure modules of
-the standard library, and call nothing that reaches outside.
+Their syntax tree is checked before they run: they import `sparsekit.model` and a few pure modules
+of the standard library, and call nothing that reaches outside.
 """
 
 from __future__ import annotations

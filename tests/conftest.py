@@ -26,7 +26,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not os.environ.get(MAKE_TOOLCHAINS):
         for item in items:
             if item.get_closest_marker("toolchains"):
-                item.add_marker(pytest.mark.skip(reason=f"set {MAKE_TOOLCHAINS}=1 to fetch compilers"))
+                item.add_marker(
+                    pytest.mark.skip(reason=f"set {MAKE_TOOLCHAINS}=1 to fetch compilers")
+                )
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +41,12 @@ def run_cli(tmp_path: Path):
     """Run `python -m sparsekit` as a user would; the store is a folder of the test's own."""
 
     def run(*args: str, cwd: Path = ROOT, timeout: float = 300, **env: str):
-        full = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store"), "COLUMNS": "200", **env}
+        full = {
+            **os.environ,
+            "SPARSEKIT_CACHE_DIR": str(tmp_path / "store"),
+            "COLUMNS": "200",
+            **env,
+        }
         full["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
         return subprocess.run(
             [sys.executable, "-m", "sparsekit", *args], cwd=cwd, env=full, text=True,

@@ -77,7 +77,11 @@ def test_no_module_is_called_by_what_everything_is():
 
 
 def test_files_stay_small():
-    long = {str(f.relative_to(ROOT)): n for f in _sources() if (n := len(f.read_text().splitlines())) > MAX_LINES}
+    long = {
+        str(f.relative_to(ROOT)): n
+        for f in _sources()
+        if (n := len(f.read_text().splitlines())) > MAX_LINES
+    }
     assert long == {}
 
 

@@ -65,7 +65,9 @@ def test_two_checkouts_give_the_same_bytes(run_cli, tmp_path):
     for place in ("here", "over/there"):
         folders = [str(copy(k, tmp_path / place / Path(k).name)) for k in (CUDA, TRITON)]
         store = str(tmp_path / place / "store")
-        results.append(build(run_cli, *folders, "--arch", "8.0;9.0;12.0", SPARSEKIT_CACHE_DIR=store))
+        results.append(
+            build(run_cli, *folders, "--arch", "8.0;9.0;12.0", SPARSEKIT_CACHE_DIR=store)
+        )
     keys = [[(a["key"], a["cubin_sha256"]) for a in r["artifacts"]] for r in results]
     assert keys[0] == keys[1]
 
@@ -82,8 +84,8 @@ CHANGES = {
     "source": lambda f: _append(f / "kernel.cu", "// changed\n"),
     "header": lambda f: _append(f / "scale.cuh", "// changed\n"),
     "constant": lambda f: _replace(f / "spec.py", '"THREADS": 128}', '"THREADS": 64}'),
-    "option": lambda f: _replace(f / "spec.py", 'op="scale"', 'op="scale", options={"fmad": False}'),
-    "promise": lambda f: _replace(f / "spec.py", 'Arg("x", "*fp32")', 'Arg("x", "*fp32", divisible_by=16)'),
+    "option": lambda f: _replace(f / "spec.py", 'op="', 'options={"fmad": False}, op="'),
+    "promise": lambda f: _replace(f / "spec.py", '"x", "*fp32"', '"x", "*fp32", divisible_by=16'),
 }  # fmt: skip
 
 
@@ -170,8 +172,12 @@ def test_one_failing_job_does_not_stop_the_others(run_cli, tmp_path):
 def test_a_body_that_was_compiled_out_is_refused(run_cli, tmp_path):
     folder = copy(CUDA, tmp_path / "scale_cu")
     source = folder / "kernel.cu"
-    text = source.read_text().replace("  extern __shared__", "#ifdef __CUDA_ARCH_FEAT_SM100_ALL\n  extern __shared__")
-    source.write_text(text.replace("\n}\n\nextern \"C\" __device__", "\n#endif\n}\n\nextern \"C\" __device__"))
+    text = source.read_text().replace(
+        "  extern __shared__", "#ifdef __CUDA_ARCH_FEAT_SM100_ALL\n  extern __shared__"
+    )
+    source.write_text(
+        text.replace('\n}\n\nextern "C" __device__', '\n#endif\n}\n\nextern "C" __device__')
+    )
     result = build(run_cli, str(folder) + ":plain", "--arch", "sm_100a;sm_120", code=5)
     status = {a["arch"]: a["status"] for a in result["artifacts"]}
     assert status == {"sm_100a": "built", "sm_120": "failed"}
@@ -182,7 +188,10 @@ def test_too_much_shared_memory_names_need_and_limit(run_cli, tmp_path):
     folder = copy(CUDA, tmp_path / "scale_cu")
     _replace(folder / "kernel.cu", "128 * sizeof(float)", "100 * 1024")
     result = build(run_cli, str(folder) + ":plain", "--arch", "8.0;8.6", code=5)
-    assert {a["arch"]: a["status"] for a in result["artifacts"]} == {"sm_80": "built", "sm_86": "failed"}
+    assert {a["arch"]: a["status"] for a in result["artifacts"]} == {
+        "sm_80": "built",
+        "sm_86": "failed",
+    }
     assert "needs 102400 bytes" in result["artifacts"][1]["error"]
     assert "101376" in result["artifacts"][1]["error"]
 
@@ -300,8 +309,8 @@ def test_no_space_left(run_cli, tmp_path):
 def test_interrupt_leaves_a_clean_store(run_cli, tmp_path):
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparsekit", "build", CUDA, TRITON, "--arch", "all"], cwd=ROOT, env=env,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "sparsekit", "build", CUDA, TRITON, "--arch", "all"],
+        cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while "built" not in process.stderr.readline():
         pass
@@ -318,7 +327,9 @@ def test_killed_builds_never_leave_a_bad_entry(run_cli, tmp_path):
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}
     command = [sys.executable, "-m", "sparsekit", "build", CUDA, "--arch", "8.0;9.0;12.0"]
     for i in range(12):
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(0.1 + 0.08 * i)
         process.kill()
         process.wait()

@@ -19,7 +19,11 @@ from sparsekit.model.op import Case
 
 CPU = torch.device("cpu")
 OPS = Catalog().ops
-SMALL = {"sparse_prefill": "length_576", "sparse_attn_paged": "prefill_padded", "gated_pool": "special"}
+SMALL = {
+    "sparse_prefill": "length_576",
+    "sparse_attn_paged": "prefill_padded",
+    "gated_pool": "special",
+}
 
 
 @dataclass
@@ -65,7 +69,7 @@ def test_a_right_kernel_passes(op):
 
 class WritesNothing:
     def after(self, inputs, outputs, call):
-        for name, out in outputs.items():
+        for out in outputs.values():
             out.copy_(guarded_output(tuple(out.shape), out.dtype, CPU).view)
 
 
@@ -140,10 +144,17 @@ def test_a_faulty_kernel_fails_with_place_and_size(op, fault):
 
 def test_zeros_where_results_are_tiny_fail_too():
     """A tolerance is relative to the data: zeros are wrong however small the reference is."""
-    case = replace(OPS["sparse_prefill"].case("small_512"), options={**OPS["sparse_prefill"].case("small_512").options})
-    loaded = make_workload(OPS["sparse_prefill"], load_reference(OPS["sparse_prefill"]), case, "random", CPU)
+    case = replace(
+        OPS["sparse_prefill"].case("small_512"),
+        options={**OPS["sparse_prefill"].case("small_512").options},
+    )
+    loaded = make_workload(
+        OPS["sparse_prefill"], load_reference(OPS["sparse_prefill"]), case, "random", CPU
+    )
     loaded.inputs["kv"][torch.isfinite(loaded.inputs["kv"])] *= 1e-4
-    (result,) = verify_reference(loaded, [Fake("sparse_prefill", WritesZeros())], load_reference(OPS["sparse_prefill"]), 1)
+    (result,) = verify_reference(
+        loaded, [Fake("sparse_prefill", WritesZeros())], load_reference(OPS["sparse_prefill"]), 1
+    )
     assert result.ok is False
 
 
@@ -202,7 +213,10 @@ class AddsColumn(DropsColumn):
         return {**inputs, self.name: indices}
 
 
-WIDE = {"sparse_prefill": ("topk_2048", "indices"), "sparse_attn_paged": ("topk_2048_w128_m2", "topk_idxs")}
+WIDE = {
+    "sparse_prefill": ("topk_2048", "indices"),
+    "sparse_attn_paged": ("topk_2048_w128_m2", "topk_idxs"),
+}
 
 
 @pytest.mark.parametrize("op", WIDE)
@@ -269,7 +283,12 @@ def test_nan_and_inf_positions_must_match():
     bound = torch.full((4,), 1e9, dtype=torch.float64)
     expected = torch.tensor([1.0, nan, inf, -inf], dtype=torch.float64)
     assert compare_to_reference(torch.tensor([1.0, nan, inf, -inf]), expected, bound).ok
-    for wrong in ([nan, nan, inf, -inf], [1.0, 1.0, inf, -inf], [1.0, nan, -inf, -inf], [inf, nan, inf, -inf]):
+    for wrong in (
+        [nan, nan, inf, -inf],
+        [1.0, 1.0, inf, -inf],
+        [1.0, nan, -inf, -inf],
+        [inf, nan, inf, -inf],
+    ):
         assert not compare_to_reference(torch.tensor(wrong), expected, bound).ok
 
 
@@ -302,11 +321,17 @@ def test_rows_that_depend_on_the_batch_fail():
     op = OPS["gated_pool"]
     case = op.case("r8_d128")
     subject = Fake("gated_pool", BatchDependent())
-    rows = [r for r in against_bits(op, [Pair(subject, subject)], [case], CPU, 1) if "row 0" in r.against]
+    rows = [
+        r
+        for r in against_bits(op, [Pair(subject, subject)], [case], CPU, 1)
+        if "row 0" in r.against
+    ]
     assert [r.ok for r in rows] == [False]
     assert "in a batch of 7" in rows[0].reason
     honest = Fake("gated_pool")
-    rows = [r for r in against_bits(op, [Pair(honest, honest)], [case], CPU, 1) if "row 0" in r.against]
+    rows = [
+        r for r in against_bits(op, [Pair(honest, honest)], [case], CPU, 1) if "row 0" in r.against
+    ]
     assert [r.ok for r in rows] == [True]
     assert rows[0].runs == 7
 

@@ -1,4 +1,4 @@
-"""constraints.txt resolves with torch's CPU wheel and with its CUDA wheel: it pins what that one requires.
+"""constraints.txt resolves with torch's CPU and CUDA wheels alike: it pins what CUDA's requires.
 
 The table was taken from the wheels' own metadata; its newest torch is the newest there was.
 """
@@ -22,7 +22,7 @@ SHARED = ("triton", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "cuda-bindings")
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
-    return {name: version for name, version in pairs}
+    return dict(pairs)
 
 
 def required_by(torch: str) -> dict[str, SpecifierSet]:

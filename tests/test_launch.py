@@ -17,7 +17,9 @@ STUB = ROOT / "tests" / "stub_driver"
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 CUDA, TRITON = str(KERNELS / "scale_cu"), str(KERNELS / "scale_triton")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the stub driver with")
+pytestmark = pytest.mark.skipif(
+    COMPILER is None, reason="no C compiler to build the stub driver with"
+)
 
 CUDA_PARAMS = "0:8,8:8,16:8,24:4,28:4"
 TRITON_PARAMS = "0:8,8:8,16:8,24:4,28:4,32:8,40:8"
@@ -27,7 +29,15 @@ SHARED_ATTRIBUTE = 8
 @pytest.fixture(scope="session")
 def library(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("stub")
-    command = [str(COMPILER), "-shared", "-fPIC", "-O1", "-o", "libcuda.so.1", str(STUB / "libcuda.c")]
+    command = [
+        str(COMPILER),
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-o",
+        "libcuda.so.1",
+        str(STUB / "libcuda.c"),
+    ]
     subprocess.run(command, cwd=folder, check=True)
     return folder
 
@@ -46,8 +56,8 @@ def stubbed(library, store, tmp_path):
         log.unlink(missing_ok=True)
         full = {
             **os.environ, "LD_LIBRARY_PATH": str(library), "SPARSEKIT_CACHE_DIR": str(store),
-            "STUB_LOG": str(log), "STUB_DEVICES": "9.0", "STUB_PARAMS": CUDA_PARAMS, "PYTHONPATH": str(ROOT),
-            **env,
+            "STUB_LOG": str(log), "STUB_DEVICES": "9.0", "STUB_PARAMS": CUDA_PARAMS,
+            "PYTHONPATH": str(ROOT), **env,
         }  # fmt: skip
         done = subprocess.run(
             [sys.executable, *command], env=full, capture_output=True, text=True, timeout=120,
@@ -65,7 +75,9 @@ def call(stubbed):
 
     def run(reference: str = CUDA + ":plain", env: dict[str, str] | None = None, **request):
         asked = {"reference": reference, "rows": 7, "columns": 64, "row_stride": 64, "offset": 0}
-        done, calls = stubbed(str(STUB / "call_operator.py"), json.dumps({**asked, **request}), **(env or {}))
+        done, calls = stubbed(
+            str(STUB / "call_operator.py"), json.dumps({**asked, **request}), **(env or {})
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1]), calls
 
@@ -106,7 +118,9 @@ def test_triton_gets_its_two_scratch_pointers(call):
     assert launched["arguments"] == [answer["x"], answer["out"], 64, 64, float_bits(1.5), 0, 0]
 
 
-@pytest.mark.parametrize("change", [{"row_stride": 65}, {"offset": 1}, {"columns": 63, "row_stride": 64}])
+@pytest.mark.parametrize(
+    "change", [{"row_stride": 65}, {"offset": 1}, {"columns": 63, "row_stride": 64}]
+)
 def test_a_broken_promise_takes_the_instance_that_assumes_nothing(call, change, stubbed):
     _, calls = call(TRITON, env={"STUB_PARAMS": TRITON_PARAMS}, **change)
     assert len(launches(calls)) == 1
@@ -192,21 +206,30 @@ def test_more_than_48_kib_is_asked_for_first(call, tmp_path):
     source.write_text(source.read_text().replace("128 * sizeof(float)", "100 * 1024"))
     _, calls = call(f"{folder}:plain")
     (attribute,) = [c for c in calls if c["call"] == "attribute"]
-    assert attribute == {"call": "attribute", "attribute": SHARED_ATTRIBUTE, "value": 102400, "device": 0}
+    assert attribute == {
+        "call": "attribute",
+        "attribute": SHARED_ATTRIBUTE,
+        "value": 102400,
+        "device": 0,
+    }
 
 
 def test_the_device_of_the_tensors_decides_the_arch(call, store):
     _, calls = call(env={"STUB_DEVICES": "9.0 12.0"}, device=1)
     (launched,) = launches(calls)
     assert launched["shared"] == 512
-    archs = {json.loads(f.read_text())["identity"]["arch"] for f in store.glob("v1/*/*/manifest.json")}
+    archs = {
+        json.loads(f.read_text())["identity"]["arch"] for f in store.glob("v1/*/*/manifest.json")
+    }
     assert "sm_120" in archs
 
 
 def test_an_older_minor_serves_where_there_is_no_own_target(call, tmp_path):
     folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
     spec = folder / "spec.py"
-    spec.write_text(spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80", "sm_90")'))
+    spec.write_text(
+        spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80", "sm_90")')
+    )
     _, calls = call(f"{folder}:plain", env={"STUB_DEVICES": "8.9"})
     assert len(launches(calls)) == 1
     answer, _ = call(f"{folder}:plain", env={"STUB_DEVICES": "12.0"})
@@ -219,7 +242,13 @@ def test_loadable_ptx_is_the_last_resort_and_said(call, stubbed, tmp_path):
     spec.write_text(spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80",)'))
     done, _ = stubbed("-m", "sparsekit", "build", f"{folder}:plain", "--arch", "8.0+PTX")
     assert done.returncode == 0, done.stderr
-    asked = {"reference": f"{folder}:plain", "rows": 7, "columns": 64, "row_stride": 64, "offset": 0}
+    asked = {
+        "reference": f"{folder}:plain",
+        "rows": 7,
+        "columns": 64,
+        "row_stride": 64,
+        "offset": 0,
+    }
     done, calls = stubbed(str(STUB / "call_operator.py"), json.dumps(asked), STUB_DEVICES="12.0")
     assert "the driver compiles its PTX" in done.stderr
     assert not calls[0]["elf"]
@@ -298,7 +327,9 @@ def test_a_driver_that_hangs_is_a_finding(library, monkeypatch):
 def test_building_with_a_driver_gives_the_same_bytes(stubbed, store, tmp_path):
     arguments = ("-m", "sparsekit", "build", TRITON, "--arch", "9.0", "--format", "json")
     shas = []
-    for i, env in enumerate(({"STUB_DEVICES": "9.0"}, {"STUB_DEVICES": ""}, {"LD_LIBRARY_PATH": ""})):
+    for i, env in enumerate(
+        ({"STUB_DEVICES": "9.0"}, {"STUB_DEVICES": ""}, {"LD_LIBRARY_PATH": ""})
+    ):
         done, _ = stubbed(*arguments, SPARSEKIT_CACHE_DIR=str(tmp_path / str(i)), **env)
         assert done.returncode == 0, done.stderr
         shas.append([a["cubin_sha256"] for a in json.loads(done.stdout)["artifacts"]])

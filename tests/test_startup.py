@@ -50,11 +50,15 @@ def test_help_needs_neither_rich_nor_platformdirs():
         [sys.executable, "-c", _SCRIPT.format(args=["--help"])], cwd=ROOT, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    assert not {"rich", "platformdirs", "dataclasses"} & set(done.stdout.split("MODULES", 1)[1].split())
+    assert not {"rich", "platformdirs", "dataclasses"} & set(
+        done.stdout.split("MODULES", 1)[1].split()
+    )
 
 
 def test_importing_sparsekit_leaves_cuda_alone():
-    code = "import sparsekit, sys; print(sorted(m for m in sys.modules if m.startswith('sparsekit')))"
+    code = (
+        "import sparsekit, sys; print(sorted(m for m in sys.modules if m.startswith('sparsekit')))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -79,7 +83,9 @@ def test_doctor_works_without_a_package(package, run_cli, tmp_path):
     """A package that is not there is a finding, not a crash."""
     blocker = tmp_path / "blocked"
     blocker.mkdir()
-    (blocker / f"{package}.py").write_text(f"raise ModuleNotFoundError({package!r}, name={package!r})")
+    (blocker / f"{package}.py").write_text(
+        f"raise ModuleNotFoundError({package!r}, name={package!r})"
+    )
     done = run_cli("doctor", PYTHONPATH=str(blocker), SPARSEKIT_CACHE_DIR="")
     assert done.returncode == 0, done.stderr
     assert "Python" in done.stdout

@@ -7,9 +7,10 @@
 // fp32 weights, the weights that meet V are rounded to bf16.
 //
 // One block: one token, kHeads heads, tiles of kBlockK rows in ascending order.
-//   score warps (4)  S = Q K^T, online softmax, P.   Each takes half of the heads and every other 16-wide step of d.
-//   value warps (8)  gather the rows; O += P V.      Each takes all heads and 64 of the 512 columns of V.
-// V is the first 512 columns of the K tile: a row is gathered once.
+//   score warps (4)  S = Q K^T.                   Each takes half of the heads and every other 16-wide step of d.
+//   value warps (8)  gather the rows; softmax; O += P V.
+//                    Each takes 8 heads of the softmax and, of O, all heads and 64 of the 512 columns.
+// They work one tile apart and meet once a tile. V is the first 512 columns of the K tile: a row is gathered once.
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
@@ -57,11 +58,11 @@ enum : int {
   kDSteps = kDQk / kMmaK / 2,  // 16-wide steps of d of one score warp
   kQSharedSteps = kDSteps - kQRegSteps,
   kQSharedChunks = kQSharedSteps * 2 * kMmaK / kChunk,  // of one head
-  kSoftmaxStages = 6,          // parts of the softmax of one head, each between two d steps
+  kQSharedRowBytes = kQSharedChunks * kChunkBytes,
   kHeadTiles = kHeads / 32,                             // 16-head mma tiles of a score warp
-  kOwnRows = kHeadTiles,                                // heads whose softmax a score thread keeps
   kTokenTiles = kBlockK / 8,                            // 8-token mma tiles of a score warp
-  kPartialVecs = kOwnRows * kTokenTiles / 2,            // float4 a thread hands to its partner warp
+  kScoreSlots = 2 * kHeadTiles,                         // 8-head groups of a score warp
+  kScoreVecs = kTokenTiles / 2,                         // float4 of one group that a thread holds
   kValueHeadTiles = kHeads / 16,                        // 16-head mma tiles of a value warp
   kValueColTiles = kLine / 8,                           // 8-column mma tiles of a value warp
   kHeadGroups = kHeads / 8,
@@ -88,19 +89,19 @@ static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 1
 struct SharedMemory {
   alignas(kLineBytes) bf16 kv[kStages][kBlockK][kDQk];
   alignas(kLineBytes) bf16 q[kHeads][kQSharedChunks > 0 ? kQSharedChunks * kChunk : kChunk];
-  alignas(kLineBytes) unsigned p[2][kHeads][kBlockK / 2];  // two bf16 each
-  alignas(kChunkBytes) float4 partial[2][kScoreWarps][kPartialVecs][kWarp];
-  alignas(kChunkBytes) float alpha[2][8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
-  alignas(kChunkBytes) unsigned moved[2][kHeadGroups];          // whether any alpha of the group is not 1
-  alignas(kChunkBytes) float o_scale[8][kHeadGroups];           // the sink; with the last P, the factor of O in out
+  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];                                   // two bf16 each
+  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreSlots][kScoreVecs][kWarp];         // mma fragments, half of d
+  alignas(kChunkBytes) float alpha[8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
+  alignas(kChunkBytes) unsigned moved[kHeadGroups];  // whether any alpha of the group is not 1
+  float o_scale[8][kHeadGroups];                     // the factor of O in out
+  unsigned listed[2];                                // bit k: row k of the tile counts
 };
 
 // ---------------------------------------------------------------- barriers
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kKvFull = 1,             // + tiles left % 2, kThreads: value warps arrive once the tile has landed, score warps wait
-  kPReady = 3,             // + tiles left % 2, kThreads: score warps arrive once P and alpha stand, value warps wait
-  kStageFree = 5,          // kValueThreads: the value warps have read the tile; the score warps did before P
+  kTileDone = 1,           // kThreads: S of a tile stands, the next tile has landed, P V of the one before is done
+  kPReady = 2,             // kValueThreads: P and alpha stand
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -148,19 +149,10 @@ __device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], c
   }
 }
 
-/// The group of 8 heads, within its half, that stands in 8-row slot `slot` of a score warp's tiles. A warp sends the
-/// upper kOwnRows slots to its partner and owns the lower ones, so the partners order the groups differently.
-__device__ __forceinline__ int head_group(int half, int d_parity, int slot) {
-  return half * 2 * kOwnRows + (slot + d_parity * kOwnRows) % (2 * kOwnRows);
-}
-
-/// S of this warp's d steps: 2 kOwnRows slots of 8 heads x kBlockK tokens. Operands are loaded a step ahead;
-/// between(step) runs before each step's mma, so that its arithmetic fills the gaps between them.
-template <typename Between>
+/// S = Q K^T over this warp's d steps. Operands are loaded kAhead steps ahead.
 __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4],
                                           const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
-                                          const unsigned (&q_shared)[kHeadTiles], unsigned k_shared,
-                                          const Between& between) {
+                                          unsigned q_shared, unsigned k_shared) {
   constexpr int kAhead = SK_AHEAD;
   unsigned a[kAhead + 1][kHeadTiles][4], b[kAhead + 1][kTokenTiles / 2][4];
   const auto load = [&](int step) {
@@ -172,7 +164,8 @@ __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4]
       } else {
         const int shared_step = step - kQRegSteps;
         ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            a[step % (kAhead + 1)][m], (q_shared[m] ^ shared_step % 2 * (kLineBytes / 2)) + shared_step / 2 * kLineBytes);
+            a[step % (kAhead + 1)][m], (q_shared ^ shared_step % 2 * (kLineBytes / 2)) +
+                                           shared_step / 2 * kLineBytes + m * 16 * kQSharedRowBytes);
       }
     }
 #pragma unroll
@@ -191,7 +184,6 @@ __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4]
 #pragma unroll
   for (int step = 0; step < kDSteps; ++step) {
     if (step + kAhead < kDSteps) load(step + kAhead);
-    between(step);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
@@ -224,13 +216,12 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
 }
 
 /// O *= alpha in the 16-head tiles where some alpha is not 1. Skipping factors of exactly 1 changes no bit.
-__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4], const SharedMemory& smem,
-                                        int buffer) {
+__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4], const SharedMemory& smem) {
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
-    const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[buffer][2 * m]);
+    const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[2 * m]);
     if ((moved.x | moved.y) == 0) continue;
-    const float2 alpha = *reinterpret_cast<const float2*>(&smem.alpha[buffer][threadIdx.x % kWarp / 4][2 * m]);
+    const float2 alpha = *reinterpret_cast<const float2*>(&smem.alpha[threadIdx.x % kWarp / 4][2 * m]);
 #pragma unroll
     for (int n = 0; n < kValueColTiles; ++n) {
       o[m][n][0] *= alpha.x, o[m][n][1] *= alpha.x;
@@ -311,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4];
 #pragma unroll
     for (int slot = 0; slot < 2 * kHeadTiles; ++slot) {
-      const int head = head_group(half, d_parity, slot) * 8 + g;
+      const int head = half * (kHeads / 2) + slot * 8 + g;
       const bf16* src = q_block + head * q_head_stride_elems + d_parity * kMmaK + 2 * t;
 #pragma unroll
       for (int step = 0; step < kQRegSteps; ++step) {
@@ -322,12 +313,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    if (thread < kHeads) {
-      const bool has_sink = attn_sink != nullptr && thread < heads;
-      smem.o_scale[thread % 8][thread / 8] =
-          has_sink ? __ldg(attn_sink + first_head + thread) : -infinity();
-    }
-
     const int length = row_length();
     int tiles_left = (length + kBlockK - 1) / kBlockK;
     int column = lane < kBlockK ? lane : length;  // of `index`
@@ -339,144 +324,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int matrix = lane / 8, matrix_row = lane % 8;
     const unsigned k_shared = shared_address(&smem.kv[0][matrix / 2 * 8 + matrix_row][0]) +
                               ((2 * d_parity + matrix % 2) ^ matrix_row) * kChunkBytes;
-    unsigned q_shared[kHeadTiles];
-#pragma unroll
-    for (int m = 0; m < kHeadTiles; ++m) {
-      const int head = head_group(half, d_parity, 2 * m + matrix % 2) * 8 + matrix_row;
-      q_shared[m] = shared_address(&smem.q[head][0]) + ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
-    }
+    const unsigned q_shared = shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
+                              ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
+    int stage_bytes = 0, buffer = 0;
 
-    float row_max[kOwnRows], row_ref[kOwnRows], row_sum[kOwnRows];
-#pragma unroll
-    for (int r = 0; r < kOwnRows; ++r) row_max[r] = row_ref[r] = -infinity(), row_sum[r] = 0.0f;
-    float s[kHeadTiles][kTokenTiles][4];  // of the newest tile
-    float x[kOwnRows][kTokenTiles][2];    // of the tile before: this warp's half of d, then the scaled scores
-    unsigned listed = 0;                  // bit k: row k of that tile
-    bool any_listed = false;
-    int buffer = 0;
-
-    // Which rows of the tile at hand are listed; the indices of the next one fly.
-    const auto next_listed = [&] {
-      const unsigned mask = __ballot_sync(0xffffffff, is_valid(index, s_kv));
-      any_listed |= mask != 0;
+#pragma unroll 1
+    for (; tiles_left > 0; --tiles_left) {
+      const unsigned listed = __ballot_sync(0xffffffff, is_valid(index, s_kv));
       column += kBlockK;
       index = load_index(row, column, length);
-      return mask;
-    };
 
-    // Partners swap halves of S: the lower slots stay, the upper ones go to the partner, which owns their heads.
-    const auto send = [&] {
-      float sent[kPartialVecs * 4];
+      bar_sync(kTileDone, kThreads);
+      float s[kHeadTiles][kTokenTiles][4];
+      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes);
 #pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
+      for (int slot = 0; slot < kScoreSlots; ++slot) {
 #pragma unroll
-        for (int i = 0; i < kTokenTiles * 2; ++i) {
-          const int mine = r, theirs = r + kOwnRows;
-          x[r][i / 2][i % 2] = s[mine / 2][i / 2][mine % 2 * 2 + i % 2];
-          sent[r * kTokenTiles * 2 + i] = s[theirs / 2][i / 2][theirs % 2 * 2 + i % 2];
+        for (int v = 0; v < kScoreVecs; ++v) {
+          const float(&left)[4] = s[slot / 2][2 * v], (&right)[4] = s[slot / 2][2 * v + 1];
+          const int e = slot % 2 * 2;
+          smem.s[buffer][warp % kScoreWarps][slot][v][lane] = make_float4(left[e], left[e + 1], right[e], right[e + 1]);
         }
       }
-#pragma unroll
-      for (int v = 0; v < kPartialVecs; ++v) {
-        smem.partial[buffer][warp % kScoreWarps][v][lane] =
-            make_float4(sent[4 * v], sent[4 * v + 1], sent[4 * v + 2], sent[4 * v + 3]);
-      }
-    };
-
-    // Online softmax of own row r, in kSoftmaxStages parts. Weights are exp(x - row_ref); the reference follows the
-    // maximum only when it lags by more than kMaxLag, since every move costs a pass over O. While nothing but -inf was
-    // seen 0 is subtracted, so that no inf - inf arises.
-    float others[kOwnRows][kTokenTiles * 2], subtracted[kOwnRows], alpha[kOwnRows], tile_sum[kOwnRows];
-    const auto softmax = [&](int r, int stage) {
-      const int group = head_group(half, d_parity, r);
-      if (stage == 0) {
-#pragma unroll
-        for (int v = 0; v < kTokenTiles / 2; ++v) {
-          const float4 other = smem.partial[buffer][warp % kScoreWarps ^ 1][r * (kTokenTiles / 2) + v][lane];
-          others[r][4 * v] = other.x, others[r][4 * v + 1] = other.y;
-          others[r][4 * v + 2] = other.z, others[r][4 * v + 3] = other.w;
-        }
-      } else if (stage == 1) {
-        subtracted[r] = row_max[r];
-#pragma unroll
-        for (int i = 0; i < kTokenTiles * 2; ++i) {
-          const float scaled = (x[r][i / 2][i % 2] + others[r][i]) * sm_scale;
-          x[r][i / 2][i % 2] = listed >> (i / 2 * 8 + 2 * t + i % 2) & 1 ? scaled : -infinity();
-          subtracted[r] = max_NaN_f32(subtracted[r], x[r][i / 2][i % 2]);
-        }
-      } else if (stage == 2) {
-        subtracted[r] = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 1));
-      } else if (stage == 3) {
-        constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
-        row_max[r] = max_NaN_f32(subtracted[r], __shfl_xor_sync(0xffffffff, subtracted[r], 2));
-        const float ref = row_max[r] - row_ref[r] <= kMaxLag ? row_ref[r] : row_max[r];
-        subtracted[r] = ref == -infinity() ? 0.0f : ref;
-        alpha[r] = ref == row_ref[r] ? 1.0f : natural_exp(row_ref[r] - subtracted[r]);
-        row_ref[r] = ref;
-        tile_sum[r] = 0.0f;
-      } else {
-#pragma unroll
-        for (int i = 0; i < kTokenTiles / 2; ++i) {
-          const int n = i + (stage - 4) * (kTokenTiles / 2);
-          const float p0 = natural_exp(x[r][n][0] - subtracted[r]), p1 = natural_exp(x[r][n][1] - subtracted[r]);
-          tile_sum[r] += p0 + p1;
-          constexpr int kRowsPerLine = kLine / kBlockK;
-          smem.p[buffer][group * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
-        }
-        if (stage < kSoftmaxStages - 1) return;
-        row_sum[r] = row_sum[r] * alpha[r] + tile_sum[r];
-        if (t == 0) smem.alpha[buffer][g][group] = alpha[r];
-        const bool moved = __any_sync(0xffffffff, alpha[r] != 1.0f);
-        if (lane == 0) smem.moved[buffer][group] = moved;
-      }
-    };
-
-    if (tiles_left > 0) {
-      bar_sync(kKvFull + tiles_left % 2, kThreads);
-      listed = next_listed();
-      score_mma(s, q_fragment, q_shared, k_shared, [](int) {});
-      send();
-      int stage_bytes = kTileBytes;
-#pragma unroll 1
-      for (; tiles_left > 1; --tiles_left) {
-        // The next tile has landed, and every score warp has sent its partial S of this one.
-        bar_sync(kKvFull + (tiles_left - 1) % 2, kThreads);
-        const unsigned newly_listed = next_listed();
-        score_mma(s, q_fragment, q_shared, k_shared + stage_bytes, [&](int step) {
-#pragma unroll
-          for (int r = 0; r < kOwnRows; ++r) {
-            if (step >= r && step - r < kSoftmaxStages) softmax(r, step - r);
-          }
-          if (step == kSoftmaxStages + kOwnRows - 1) bar_arrive(kPReady + tiles_left % 2, kThreads);
-        });
-        listed = newly_listed;
-        stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-        buffer ^= 1;
-        send();
-      }
-      bar_sync(kKvFull, kThreads);  // of the tile after the last: none left
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-        for (int stage = 0; stage < kSoftmaxStages; ++stage) softmax(r, stage);
-        row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 1);
-        row_sum[r] += __shfl_xor_sync(0xffffffff, row_sum[r], 2);
-        if (t != 0) continue;
-        float& o_scale = smem.o_scale[g][head_group(half, d_parity, r)];
-        o_scale = any_listed ? output_scale(row_ref[r], row_sum[r], o_scale) : 0.0f;
-      }
-      bar_arrive(kPReady + tiles_left % 2, kThreads);
+      if (thread == 0) smem.listed[buffer] = listed;
+      stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
+      buffer ^= 1;
     }
-
-#pragma unroll
-    for (int r = 0; r < kOwnRows; ++r) {
-      const int head = head_group(half, d_parity, r) * 8 + g;
-      if (t != 0 || head >= heads) continue;
-      const long long at = static_cast<long long>(token) * h_q + first_head + head;
-      const float log_sum = row_max[r] == infinity() ? infinity() : row_ref[r] + logf(row_sum[r]);
-      max_logits[at] = row_max[r];
-      lse[at] = any_listed ? log_sum : infinity();
-    }
+    bar_sync(kTileDone, kThreads);
   } else {
     // -------------------------------------------------------------- value warps
     const int thread = threadIdx.x, value_warp = warp;
@@ -498,29 +372,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     };
 
-    // Fill the ring.
+    // Fill the ring but for one stage.
     int first_index[kStages];
 #pragma unroll
     for (int i = 0; i < kStages; ++i) first_index[i] = load_index(row, i * kBlockK + tile_row, topk);
     const int length = row_length();
     int tiles_left = (length + kBlockK - 1) / kBlockK;
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kStages - 1; ++i) {
       if (i < tiles_left) gather(i * kTileBytes, i * kBlockK + tile_row < length ? first_index[i] : -1);
       cp_async_commit_group();
     }
-    int column = kStages * kBlockK + tile_row;  // of `index`
-    int index = load_index(row, column, length);
-    cp_async_wait_group<kStages - 1>();
-    if (tiles_left > 0) bar_arrive(kKvFull + tiles_left % 2, kThreads);
-    cp_async_wait_group<kStages - 2>();
-    if (tiles_left > 0) bar_arrive(kKvFull + (tiles_left + 1) % 2, kThreads);
+    int column = (kStages - 1) * kBlockK + tile_row;  // of `index`
+    int index = column < length ? first_index[kStages - 1] : -1;
 
     const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
                               (lane / 16 ^ lane % 8) * kChunkBytes;
     constexpr int kRowsPerLine = kLine / kBlockK, kPChunks = kBlockK / kChunk;
     const unsigned p_shared =
-        shared_address(&smem.p[0][lane % 16][0]) + (lane / 16 ^ lane % 16 / kRowsPerLine % kPChunks) * kChunkBytes;
+        shared_address(&smem.p[lane % 16][0]) + (lane / 16 ^ lane % 16 / kRowsPerLine % kPChunks) * kChunkBytes;
 
     float o[kValueHeadTiles][kValueColTiles][4];
 #pragma unroll
@@ -528,50 +398,103 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int n = 0; n < kValueColTiles; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
     }
-    const bool any_tile = tiles_left > 0;
-    int stage_bytes = 0, p_buffer = 0;
+    // Softmax of head group value_warp, one head a quad. Weights are exp(x - row_ref): the reference follows the maximum
+    // only when it lags by more than kMaxLag, since every move costs a pass over O.
+    constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
+    const int g = lane / 4, t = lane % 4;
+    float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
+    unsigned any_listed = 0;
+    const auto softmax = [&](int buffer) {
+      const int half = value_warp / kScoreSlots, slot = value_warp % kScoreSlots;
+      const unsigned tile_listed = smem.listed[buffer];
+      const unsigned listed = tile_listed >> (2 * t);
+      any_listed |= tile_listed;
+      float x[kTokenTiles][2];
+      float top = row_max;
+#pragma unroll
+      for (int v = 0; v < kScoreVecs; ++v) {
+        const float4 even = smem.s[buffer][half * 2][slot][v][lane], odd = smem.s[buffer][half * 2 + 1][slot][v][lane];
+        x[2 * v][0] = even.x + odd.x, x[2 * v][1] = even.y + odd.y;
+        x[2 * v + 1][0] = even.z + odd.z, x[2 * v + 1][1] = even.w + odd.w;
+      }
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          x[n][e] = listed >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
+          top = max_NaN_f32(top, x[n][e]);
+        }
+      }
+      top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
+      top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
+      const float ref = top - row_ref <= kMaxLag ? row_ref : top;
+      const float subtracted = ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
+      const float alpha = ref == row_ref ? 1.0f : natural_exp(row_ref - subtracted);
+      row_max = top, row_ref = ref;
+      float tile_sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kTokenTiles; ++n) {
+        const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
+        tile_sum += p0 + p1;
+        smem.p[value_warp * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
+      }
+      row_sum = row_sum * alpha + tile_sum;
+      const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
+      if (t == 0) smem.alpha[g][value_warp] = alpha;
+      if (lane == 0) smem.moved[value_warp] = moved;
+    };
 
+    cp_async_wait_group<kStages - 2>();
+    bar_sync(kTileDone, kThreads);  // the first tile has landed
+    int stage_bytes = 0, buffer = 0;
 #pragma unroll 1
     for (; tiles_left > 0; --tiles_left) {
-      bar_sync(kPReady + tiles_left % 2, kThreads);
+      cp_async_wait_group<kStages - 3>();
+      bar_sync(kTileDone, kThreads);
+      if (value_warp < kHeadGroups) softmax(buffer);
 
-      // The tile after the next: four stages gave it a whole step to land, three did not (below).
-      if (kStages > 3) {
-        cp_async_wait_group<kStages - 3>();
-        if (tiles_left > 1) bar_arrive(kKvFull + tiles_left % 2, kThreads);
-      }
-      rescale(o, smem, p_buffer);
-#pragma unroll
-      for (int k = 0; k < kBlockK; k += kMmaK) {
-        value_mma(o, p_shared + p_buffer * kPBufferBytes ^ k / kChunk * kChunkBytes,
-                  v_shared + stage_bytes + k * kRowBytes);
-      }
-      if (kStages == 3) {
-        cp_async_wait_group<0>();
-        if (tiles_left > 1) bar_arrive(kKvFull + tiles_left % 2, kThreads);
-      }
-
-      // Once all value warps are through with the tile its stage takes the tile kStages ahead.
-      if (tiles_left > kStages) {
-        bar_sync(kStageFree, kValueThreads);
-        gather(stage_bytes, index);
-      }
+      // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
+      if (tiles_left >= kStages) gather((stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes, index);
       cp_async_commit_group();
       column += kBlockK;
       index = load_index(row, column, length);
+
+      bar_sync(kPReady, kValueThreads);
+      rescale(o, smem);
+#pragma unroll
+      for (int k = 0; k < kBlockK; k += kMmaK) {
+        value_mma(o, p_shared ^ k / kChunk * kChunkBytes, v_shared + stage_bytes + k * kRowBytes);
+      }
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      p_buffer ^= 1;
+      buffer ^= 1;
     }
+
+    if (value_warp < kHeadGroups) {
+      row_sum += __shfl_xor_sync(0xffffffff, row_sum, 1);
+      row_sum += __shfl_xor_sync(0xffffffff, row_sum, 2);
+      const int head = first_head + value_warp * 8 + g;
+      if (t == 0) {
+        const float sink = attn_sink != nullptr && head < h_q ? __ldg(attn_sink + head) : -infinity();
+        smem.o_scale[g][value_warp] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
+        if (head < h_q) {
+          const long long at = static_cast<long long>(token) * h_q + head;
+          const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
+          max_logits[at] = row_max;
+          lse[at] = any_listed ? log_sum : infinity();
+        }
+      }
+    }
+    bar_sync(kPReady, kValueThreads);  // o_scale stands, and no warp reads the ring any more
 
     // out, kBlockK heads at a time through a stage that no warp reads any more: this warp's columns of its rows.
     bf16* out_block = out + (static_cast<long long>(token) * h_q + first_head) * kDV + value_warp * kLine;
-    auto* staged = &smem.kv[stage_bytes / kTileBytes];
+    auto* staged = &smem.kv[0];
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
       const int staged_row = m * 16 % kBlockK + lane / 4;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float scale = any_tile ? smem.o_scale[lane / 4][2 * m + r] : 0.0f;
+        const float scale = smem.o_scale[lane / 4][2 * m + r];
 #pragma unroll
         for (int n = 0; n < kValueColTiles; ++n) {
           // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.

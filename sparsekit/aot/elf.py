@@ -1,7 +1,7 @@
 """Facts in a cubin: a reader of the 64-bit CUDA ELF that needs no driver and no tool.
 
-Sources: the ELF-64 object format; NVIDIA's own sections as `cuobjdump -elf` names them, compared with
-`cuobjdump -res-usage` over all targets from sm_80 to sm_121 and compilers from CUDA 12.8 to 13.5.
+Sources: the ELF-64 object format; NVIDIA's own sections as `cuobjdump -elf` names them, compared
+with `cuobjdump -res-usage` over all targets from sm_80 to sm_121, CUDA 12.8 to 13.5.
 """
 
 from __future__ import annotations

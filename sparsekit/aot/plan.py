@@ -107,7 +107,7 @@ class Planner:
         kept = [c for c in chosen if not c.toolchain or _compiles(c.toolchain, c.kernel)]
         if chosen and not kept:
             raise ToolchainError(
-                f"toolchain {chosen[0].toolchain!r} does not compile {chosen[0].kernel.lang} kernels"
+                f"toolchain {chosen[0].toolchain!r} compiles no {chosen[0].kernel.lang} kernels"
             )
         return kept
 
@@ -130,7 +130,7 @@ def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arc
         reason += f"; it has {' '.join(kernel.targets)}"
         return Refusal(kernel.name, str(request), reason, request.named)
     if request.ptx and kernel.lang == "triton":
-        reason = "the PTX of a Triton kernel is not loadable by itself: its launch facts belong to the cubin"
+        reason = "the PTX of a Triton kernel is not loadable: its launch facts belong to the cubin"
         return Refusal(kernel.name, str(request), reason, request.named)
     if lacking := toolchain.lacks(target):
         return Refusal(kernel.name, str(target), lacking, request.named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -48,7 +49,8 @@ class Worker:
     def __init__(self, kind: WorkerKind) -> None:
         self.kind = kind
         self._folder = tempfile.TemporaryDirectory(prefix="sparsekit-worker-")
-        self._printed = tempfile.TemporaryFile(mode="a+b")  # appending, so truncation resets it
+        # Opened for appending, so that truncating it starts it anew; closed with the worker.
+        self._printed = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115
         read_end, write_end = os.pipe()
         self._answers = os.fdopen(read_end, "r")
         try:
@@ -111,10 +113,8 @@ class Worker:
 
 
 def _close_quietly(stream: Any) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):  # a request that the dead process never read
         stream.close()
-    except BrokenPipeError:
-        pass  # a request that the dead process never read
 
 
 def _request(job: CompileJob, stage: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _request(job: CompileJob, stage: Path) -> dict[str, Any]:
 
 
 def _environment(kind: WorkerKind, folder: str) -> dict[str, str]:
-    """What the worker sees: our own import path with the toolchain's site first, private folders."""
+    """What the worker sees: our import path with the toolchain's site first, private folders."""
     path = [kind.site, str(_PACKAGE_ROOT), *(p for p in sys.path if p)]
     keep = {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),

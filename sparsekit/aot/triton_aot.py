@@ -1,4 +1,4 @@
-"""Triton to cubin through `triton.compile`, in a worker process. The only module that imports triton.
+"""Triton to cubin through `triton.compile`, in a worker process; nothing else imports triton.
 
 Works alike with Triton 3.6 to 3.9; no GPU, driver or torch takes part.
 """

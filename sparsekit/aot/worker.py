@@ -52,7 +52,11 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         kind = next((name for name, k in KINDS.items() if isinstance(error, k)), "compile")
         return {"ok": False, "kind": kind, "message": str(error)}
     except OSError as error:
-        return {"ok": False, "kind": "store", "message": f"cannot write the compiled files: {error}"}
+        return {
+            "ok": False,
+            "kind": "store",
+            "message": f"cannot write the compiled files: {error}",
+        }
     except Exception:
         return {"ok": False, "kind": "compile", "message": traceback.format_exc(limit=-3)}
 

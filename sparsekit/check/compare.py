@@ -60,8 +60,8 @@ def _what_is_wrong(
 ) -> str:  # fmt: skip
     count = int((excess > 1.0).sum())
     return (
-        f"{count} of {found.numel()} elements are wrong; at {list(index)} found {found[index]:.9g}, "
-        f"expected {expected[index]:.9g} within {bound[index]:.3g}"
+        f"{count} of {found.numel()} elements are wrong; at {list(index)} "
+        f"found {found[index]:.9g}, expected {expected[index]:.9g} within {bound[index]:.3g}"
     )
 
 

@@ -19,8 +19,8 @@ def load_inputs(
 ) -> tuple[dict[str, Any], str]:
     """The op's tensors from the file, and the file's sha256.
 
-    Scalars come from `scalars` (typed by the user), else from the file's metadata, else from the op's
-    defaults. Raises UsageError for what is missing or not the op's.
+    Scalars come from `scalars` (typed by the user), else from the file's metadata, else from the
+    op's defaults. Raises UsageError for what is missing or not the op's.
     """
     from safetensors import SafetensorError, safe_open
 

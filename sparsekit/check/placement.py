@@ -11,7 +11,7 @@ import torch
 from sparsekit.model.op import Case
 
 _GUARD_ELEMENTS = 512  # on each side of an output; keeps it at a multiple of 256 bytes
-# NaN payloads that no arithmetic makes, so that an element nobody wrote is told from a computed NaN.
+# NaN payloads that no arithmetic makes: an element nobody wrote is told from a computed NaN.
 _POISON_BITS = {torch.bfloat16: 0x7FB5, torch.float16: 0x7D5A, torch.float32: 0x7FA5A5A5}
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 
@@ -77,7 +77,8 @@ class Guarded:
             first = int(inside.nonzero()[0])
             index = torch.unravel_index(torch.tensor(first), self.view.shape)
             where = [int(i) for i in index]
-            return f"{unwritten} of {self.view.numel()} elements were not written, the first at {where}"
+            count = self.view.numel()
+            return f"{unwritten} of {count} elements were not written, the first at {where}"
         return None
 
 

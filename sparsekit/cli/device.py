@@ -16,7 +16,7 @@ device_option = click.option(
 
 
 def gpu_of(text: str) -> tuple[Any, str]:
-    """The torch device and a line that names it. Raises GpuError when the driver shows no such GPU."""
+    """The torch device and a line that names it. Raises GpuError when there is no such GPU."""
     match = re.fullmatch(r"cuda(?::(\d+))?", text)
     if not match:
         raise UsageError(f"--device must be cuda or cuda:N, found {text!r}")
@@ -29,7 +29,7 @@ def gpu_of(text: str) -> tuple[Any, str]:
 
     if not torch.cuda.is_available():
         raise GpuError(
-            f"this torch ({torch.__version__}) has no CUDA; install a CUDA build of torch to run kernels"
+            f"this torch ({torch.__version__}) has no CUDA; kernels need a CUDA build of torch"
         )
     found_device = probe.devices[index]
     major, minor = found_device.compute_capability

@@ -40,8 +40,8 @@ def command(
 ) -> None:  # fmt: skip
     """Registers, spills, shared bytes and load widths of generated code.
 
-    Widths are bytes per thread of ld.global and cp.async in PTX, and of LDG, LDGSTS, LDS, LDSM, LDL,
-    STG and STL in SASS. No GPU is needed. What is not built yet is built first.
+    Widths are bytes per thread of ld.global and cp.async in PTX, and of LDG, LDGSTS, LDS, LDSM,
+    LDL, STG and STL in SASS. No GPU is needed. What is not built yet is built first.
 
     \b
     sparsekit inspect-sass gated_pool --arch sm_90

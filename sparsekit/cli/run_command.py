@@ -21,7 +21,7 @@ from sparsekit.model.op import Op, with_settings
 @click.option("--case", "case_name", metavar="NAME", help="The case whose inputs are made.")
 @settings_option
 @click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
-              help="Your own tensors: a safetensors file with the op's inputs by name.")  # fmt: skip
+              help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
               help="Write the outputs to this safetensors file.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Print every selection decision.")

@@ -35,7 +35,7 @@ from sparsekit.report.verify import verify_document
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True,
               help="Launches of each case, all with the same bytes.")  # fmt: skip
 @click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
-              help="Your own tensors: a safetensors file with the op's inputs by name.")  # fmt: skip
+              help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
 @settings_option
 @device_option
 @build_option

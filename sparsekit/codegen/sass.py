@@ -1,4 +1,4 @@
-"""SASS through `nvdisasm -json`: the instructions of each entry, and the widths of its memory accesses.
+"""SASS through `nvdisasm -json`: the instructions of each entry, and its memory accesses' widths.
 
 Source: `nvdisasm` 12.8 to 13.5 on cubins for sm_80 to sm_121; CUDA Binary Utilities documentation.
 """

@@ -98,7 +98,7 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter as compiled. name and type are the spec's; offset and size come from the cubin."""
+    """A parameter as compiled: the spec's name and type, the cubin's offset and size in bytes."""
 
     name: str
     type: str
@@ -142,7 +142,7 @@ class Manifest:
     """What stands in an artifact's manifest.json.
 
     identity: the job's, its digest is the key. entries in the order of the spec. ptx: the PTX file
-    of each entry. warnings: what the compiler and the lint said. provenance: when, by what, how long.
+    of each entry. warnings: what compiler and lint said. provenance: when, by what, how long.
     """
 
     key: str

@@ -75,9 +75,9 @@ class Op:
 
     inputs: in the order of the callable's parameters. outputs: in the order of its results.
     check(call): what is wrong with a call whose tensors fit, else None. probes: the data sets that
-    `verify` runs each case with; the first is the case's own. work(case): FLOP and bytes. batch: the
-    dim along which rows must not influence each other's bits; empty when there is none.
-    name and folder are filled in when the folder is found; reference.py lies beside op.py.
+    `verify` runs each case with; the first is the case's own. work(case): FLOP and bytes. batch:
+    the dim along which rows must not influence each other's bits; empty when there is none. name
+    and folder are filled in when the folder is found; reference.py lies beside op.py.
     """
 
     summary: str

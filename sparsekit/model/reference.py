@@ -1,4 +1,4 @@
-"""References as typed: `NAME[:VARIANT][@TOOLCHAIN]`, NAME an op, a kernel, `cu/KERNEL` or a path."""
+"""References as typed: `NAME[:VARIANT][@TOOLCHAIN]`; NAME an op, a kernel or a folder's path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """One reference. name may hold shell wildcards; variant and toolchain are None when left out."""
+    """One reference. name may hold wildcards; variant and toolchain are None when left out."""
 
     name: str
     variant: str | None = None

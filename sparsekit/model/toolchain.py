@@ -8,7 +8,7 @@ from pathlib import Path
 from sparsekit.model.arch import Arch, Capability, format_capability
 from sparsekit.model.kernel import Lang
 
-# The first release that has the target. Sources: CUDA and Triton release notes; tried on 3.6 to 3.9.
+# The first release that has the target. Sources: release notes; tried on Triton 3.6 to 3.9.
 _FIRST_WITH: dict[Lang, dict[Capability, tuple[int, ...]]] = {
     "cuda": {(10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (13, 0), (12, 1): (12, 9)},
     "triton": {(10, 3): (3, 5), (10, 7): (3, 9), (11, 0): (3, 7), (12, 1): (3, 5)},

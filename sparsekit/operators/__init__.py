@@ -1,1 +1,1 @@
-"""Operators as callables: arguments checked, a kernel chosen with reasons, built, loaded, launched."""
+"""Operators as callables: arguments checked, a kernel chosen, built, loaded and launched."""

@@ -48,7 +48,7 @@ class Acquirer:
                 return
 
     def prepare(self, call: Call, loader: Loader) -> Prepared:
-        """The kernel for the call, loaded. Raises ArgumentError with every reason when none fits."""
+        """The kernel for the call, loaded. Raises ArgumentError with all reasons when none fits."""
         decisions = list(self.decisions(call))
         last = decisions[-1] if decisions else None
         if last is None or not last.taken or last.candidate is None:

@@ -129,8 +129,8 @@ class Operator:
         assert call.device is not None
         known = tuple((n, min(a, self._largest_assumed)) for n, a in call.alignments.items())
         return (
-            tuple(call.dims.items()), tuple(call.dtypes.items()), tuple(call.strides.items()), known,
-            tuple(call.scalars.items()), call.device.index,
+            tuple(call.dims.items()), tuple(call.dtypes.items()), tuple(call.strides.items()),
+            known, tuple(call.scalars.items()), call.device.index,
         )  # fmt: skip
 
     def _prepare(self, call: Call) -> Prepared:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-# What producers have been seen to put into unused slots, beside -1; `rows` is added to the last two.
+# What producers have been seen to put into unused slots; and, past the last row, the next two.
 INVALID = (-1, -2, -123_456, -(2**31), 2_147_480_000, 2**31 - 1)
 INVALID_PAST_END = (0, 1)
 
@@ -134,8 +134,8 @@ def spoil_rows(
 
 
 def sinks(kind: str, heads: int, random: torch.Generator) -> torch.Tensor | None:
-    """[heads] fp32, or None: `none`, `finite`, `off` (-inf), or `special`, which takes finite, +inf,
-    -inf and NaN in turn."""
+    """[heads] fp32, or None: `none`, `finite`, `off` (-inf), or `special`, which takes finite,
+    +inf, -inf and NaN in turn."""
     if kind == "none":
         return None
     if kind == "off":

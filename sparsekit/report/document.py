@@ -1,4 +1,4 @@
-"""What a command has to say, before it has a form: data for machines, tables and lines for people."""
+"""What a command says, before it has a form: data for machines, tables and lines for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents for the terminal, by rich: coloured on a terminal, plain and never cut off elsewhere."""
+"""Documents by rich: coloured on a terminal, plain and never cut off elsewhere."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Store:
 
     @contextmanager
     def building(self, key: str) -> Iterator[Path]:
-        """The key's lock and a new folder to build into. Raises StoreError when the disk refuses."""
+        """The key's lock and a new folder to build in. Raises StoreError when the disk refuses."""
         try:
             staging = self._staging()
             with key_lock(staging, key), staged_folder(staging, key) as stage:

@@ -57,8 +57,8 @@ def refuse_unsafe(root: Path) -> None:
     found = root.stat()
     if found.st_uid != os.geteuid():
         raise StoreError(
-            f"the store {root} belongs to user {found.st_uid}, and you are {os.geteuid()}; its code "
-            "would run as you. Set SPARSEKIT_CACHE_DIR to a folder of your own"
+            f"the store {root} belongs to user {found.st_uid}, and you are {os.geteuid()}; its "
+            "code would run as you. Set SPARSEKIT_CACHE_DIR to a folder of your own"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise StoreError(

@@ -1,8 +1,8 @@
 """Building aside: one lock per key, a folder of its own for every attempt, and sweeping the dead.
 
 The lock keeps two processes from compiling the same thing, and tells whether the owner of a staged
-folder still lives: the kernel drops it when a process dies, however it dies. Correctness never hangs
-on it (publishing is a rename), so a file system without locks costs double work only.
+folder still lives: the kernel drops it when a process dies, however it dies. Correctness never
+hangs on it (publishing is a rename), so a file system without locks costs double work only.
 """
 
 from __future__ import annotations

@@ -12,7 +12,11 @@ pytestmark = pytest.mark.gpu
 def verified(run_cli, *args: str) -> dict:
     done = run_cli("verify", *args, "--format", "json", timeout=1800)
     result = json.loads(done.stdout)
-    failed = [(r["kernel"], r["variant"], r["case"], r["reason"]) for r in result["results"] if r["ok"] is False]
+    failed = [
+        (r["kernel"], r["variant"], r["case"], r["reason"])
+        for r in result["results"]
+        if r["ok"] is False
+    ]
     assert failed == []
     assert done.returncode == 0, done.stderr
     return result

@@ -50,12 +50,17 @@ def paged_inputs(b=3, m=1, h=16, d=512, topk=100, n_window=40, device=CUDA):
 
 
 def same(a, b) -> bool:
-    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(a, b, strict=True))
+    return all(
+        torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(a, b, strict=True)
+    )
 
 
 def test_the_signature_is_flash_mla_s(prefill):
     i = prefill_inputs()
-    sink, length = torch.zeros(16, device=CUDA), torch.full((4,), 50, device=CUDA, dtype=torch.int32)
+    sink, length = (
+        torch.zeros(16, device=CUDA),
+        torch.full((4,), 50, device=CUDA, dtype=torch.int32),
+    )
     positional = prefill(i["q"], i["kv"], i["indices"], i["sm_scale"], 512, sink, length)
     named = prefill(**i, d_v=512, attn_sink=sink, topk_length=length)
     assert [tuple(t.shape) for t in positional] == [(4, 16, 512), (4, 16), (4, 16)]
@@ -110,7 +115,9 @@ def test_empty_calls_launch_nothing_and_keep_their_form(prefill, paged, pool):
     p = paged_inputs(b=0)
     out, lse = paged(**p, return_lse=True)
     assert (tuple(out.shape), tuple(lse.shape)) == ((0, 1, 16, 512), (0, 1, 16))
-    assert tuple(pool(torch.zeros(0, 8, 64, device=CUDA), torch.zeros(0, 8, 64, device=CUDA)).shape) == (0, 1, 64)
+    assert tuple(
+        pool(torch.zeros(0, 8, 64, device=CUDA), torch.zeros(0, 8, 64, device=CUDA)).shape
+    ) == (0, 1, 64)
 
 
 def test_no_rows_in_the_pool(prefill):
@@ -143,7 +150,12 @@ WRONG = [
     ("sm_scale", lambda t: float("nan"), ValueError, "sm_scale must be finite"),
     ("sm_scale", lambda t: None, TypeError, "sm_scale"),
     ("d_v", lambda t: 256, ValueError, "d_v must be 512"),
-    ("topk_length", lambda t: torch.zeros(4, device=CUDA, dtype=torch.int64), TypeError, "topk_length must be i32"),
+    (
+        "topk_length",
+        lambda t: torch.zeros(4, device=CUDA, dtype=torch.int64),
+        TypeError,
+        "topk_length must be i32",
+    ),
     ("attn_sink", lambda t: torch.zeros(5, device=CUDA), ValueError, "attn_sink"),
     ("nonsense", lambda t: 1, TypeError, "unknown argument 'nonsense'"),
 ]
@@ -183,7 +195,7 @@ def test_misaligned_pools(paged):
 
 
 def test_the_current_stream_is_used(prefill):
-    """Work queued on a side stream before the call is seen by it, and what follows sees its result."""
+    """What was queued on a side stream before the call is seen by it; its result, by what follows."""
     i = prefill_inputs(s_q=64)
     expected = prefill(**i)[0].clone()
     stream = torch.cuda.Stream()
@@ -225,7 +237,9 @@ def test_a_captured_batch_with_rubbish_in_its_padding_rows(paged):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = paged(**i, cmp_counts=counts)
-    i["topk_idxs"][6:] = torch.randint(-(2**31), 2**31 - 1, (2, 1, 100), device=CUDA, dtype=torch.int64).int()
+    i["topk_idxs"][6:] = torch.randint(
+        -(2**31), 2**31 - 1, (2, 1, 100), device=CUDA, dtype=torch.int64
+    ).int()
     counts[6:] = torch.tensor([[2**31 - 1], [-(2**31)]], dtype=torch.int32)
     graph.replay()
     torch.cuda.synchronize()
@@ -276,7 +290,10 @@ def test_gated_pool_window_by_window(pool):
     for fill in (None, float("-inf"), 0.25):
         if fill is not None:
             score.fill_(fill)
-        kvs, scores = kv.unfold(0, window, step).transpose(1, 2), score.unfold(0, window, step).transpose(1, 2)
+        kvs, scores = (
+            kv.unfold(0, window, step).transpose(1, 2),
+            score.unfold(0, window, step).transpose(1, 2),
+        )
         kvs, scores = kvs.contiguous(), scores.contiguous()
         whole = pool(kvs, scores, "fp32")
         parts = [pool(kvs[g : g + 1], scores[g : g + 1], "fp32") for g in range(len(kvs))]

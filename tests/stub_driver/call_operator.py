@@ -1,4 +1,4 @@
-"""Calls an operator on stand-in CUDA tensors, for tests/test_launch.py: python call_operator.py JSON.
+"""Calls an operator on stand-in CUDA tensors, for tests/test_launch.py: call_operator.py JSON.
 
 The tensors lie on the CPU; what the operator asks torch about CUDA is answered here. Prints the
 error's type and text as JSON, or nothing.
@@ -34,7 +34,9 @@ def main(request: dict) -> None:
     tensors.stream_of = lambda device: STREAM
     tensors.empty = lambda shape, dtype, device: torch.empty(shape, dtype=tensors.dtype_of(dtype))
     x = torch.zeros(request["offset"] + request["rows"] * request["row_stride"])
-    x = x.as_strided((request["rows"], request["columns"]), (request["row_stride"], 1), request["offset"])
+    x = x.as_strided(
+        (request["rows"], request["columns"]), (request["row_stride"], 1), request["offset"]
+    )
     scale = sparsekit.load(request["reference"], build=request.get("build", True))
     try:
         if request.get("prepare"):

@@ -75,7 +75,9 @@ def test_absent_is_none(store):
 
 def test_sha256sum_checks_an_entry_by_hand(store):
     folder = store.folder(publish(store))
-    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, check=False)
+    done = subprocess.run(
+        ["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, check=False
+    )
     assert done.returncode == 0
 
 
@@ -282,7 +284,9 @@ def test_many_processes_build_the_same_eight_entries(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     for _ in range(3):
         running = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+            )
             for _ in range(12)
         ]
         for process in running:

@@ -1,7 +1,8 @@
 """gated_pool: rows of a group pooled by the softmax of their scores, column by column.
 
 The arithmetic is fixed, so that every variant gives the same bits: m = max_r s; w = ex2.approx((s -
-m) log2 e); den += w and num = fma(w, kv, num) with r ascending; out = div.full(num, den), rounded once.
+m) log2 e); den += w and num = fma(w, kv, num) with r ascending; out = div.full(num, den), rounded
+once.
 """
 
 from __future__ import annotations
@@ -41,24 +42,30 @@ def _case(name: str, tags: str, B: int, R: int, D: int, **options: object) -> Ca
 
 _STRIDED = {"kv_pad": 5, "score_pad": 3, "kv_offset": 1, "score_offset": 3}
 
+_TYPES = (
+    ("fp32", "fp32", "fp32"), ("fp32", "fp32", "fp16"), ("bf16", "bf16", "bf16"),
+    ("fp16", "fp16", "fp16"), ("bf16", "fp32", "bf16"), ("fp32", "bf16", "fp32"),
+    ("fp16", "fp32", "bf16"), ("bf16", "fp16", "fp32"), ("fp32", "fp16", "bf16"),
+)  # fmt: skip
+_ROWS = (1, 2, 3, 5, 7, 9, 16, 17, 127, 129, 1000)
+_COLUMNS = (1, 2, 31, 64, 100, 255, 257, 300, 1024)
+
+
+def _typed(kv: str, score: str, out: str, name: str = "", **options: object) -> Case:
+    types = {"kv_dtype": kv, "score_dtype": score, "out_dtype": out}
+    return _case(name or f"{kv}_{score}_{out}", "corner", 3, 9, 300, **types, **options)
+
+
 CASES = (
     _case("r8_d128", "smoke sanitize", 3, 8, 128),
     _case("r8_d512", "smoke sanitize", 8, 8, 512),
     _case("r128_d512", "smoke sanitize", 2, 128, 512),
     _case("special", "smoke sanitize", 4, 9, 300, values="special", **_STRIDED),
-    *(_case(f"rows_{r}", "corner", 3, r, 512) for r in (1, 2, 3, 5, 7, 9, 16, 17, 127, 129, 1000)),
-    *(_case(f"columns_{d}", "corner", 3, 8, d) for d in (1, 2, 31, 64, 100, 255, 257, 300, 1024)),
-    *(
-        _case(f"{kv}_{score}_{out}", "corner", 3, 9, 300, kv_dtype=kv, score_dtype=score, out_dtype=out,
-              values="special")
-        for kv, score, out in (
-            ("fp32", "fp32", "fp32"), ("fp32", "fp32", "fp16"), ("bf16", "bf16", "bf16"),
-            ("fp16", "fp16", "fp16"), ("bf16", "fp32", "bf16"), ("fp32", "bf16", "fp32"),
-            ("fp16", "fp32", "bf16"), ("bf16", "fp16", "fp32"), ("fp32", "fp16", "bf16"),
-        )
-    ),
-    _case("strided_fp32", "corner", 5, 7, 300, **_STRIDED),
-    _case("strided_bf16", "corner", 5, 7, 300, kv_dtype="bf16", score_dtype="bf16", **_STRIDED),
+    *(_case(f"rows_{r}", "corner", 3, r, 512) for r in _ROWS),
+    *(_case(f"columns_{d}", "corner", 3, 8, d) for d in _COLUMNS),
+    *(_typed(*types, values="special") for types in _TYPES),
+    _typed("fp32", "fp32", "bf16", "strided_fp32", **_STRIDED),
+    _typed("bf16", "bf16", "bf16", "strided_bf16", **_STRIDED),
     _case("special_r128", "corner", 4, 128, 512, values="special"),
     _case("equal_scores", "corner", 4, 8, 256, values="equal", out_dtype="fp32"),
     _case("one_large_score", "corner", 4, 8, 256, values="one_large"),
@@ -66,11 +73,16 @@ CASES = (
     *(_case(f"groups_{b}", "corner", b, 2, 64) for b in (1, 65_535, 65_536, 70_000)),
     _case("no_groups", "corner", 0, 8, 128),
     _case("no_columns", "corner", 3, 8, 0),
-    *(_case(f"b{b}_r{r}_d{d}", "perf", b, r, d) for b in (1, 8) for r in (8, 128) for d in (128, 512)),
-)  # fmt: skip
+    *(
+        _case(f"b{b}_r{r}_d{d}", "perf", b, r, d)
+        for b in (1, 8)
+        for r in (8, 128)
+        for d in (128, 512)
+    ),
+)
 
 OP = Op(
-    summary="Softmax-gated pooling over the rows of each group: kv and score [B, R, D] to [B, 1, D].",
+    summary="Softmax-gated pooling over the rows of each group, [B, R, D] to [B, 1, D].",
     inputs=(
         Tensor("kv", ("B", "R", "D"), FLOATS),
         Tensor("score", ("B", "R", "D"), FLOATS),

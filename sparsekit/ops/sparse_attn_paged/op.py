@@ -7,6 +7,7 @@ compressed one. lse is natural and does not include the sink.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
 
@@ -39,100 +40,98 @@ def work(case: Case) -> Work:
 
 def _case(
     name: str, tags: str, b: int, m: int, h: int, topk: int, n_window: int, *, d: int = 512,
-    n_win: int = 400, n_cmp: int = 500, **options: object,
+    n_win: int = 400, n_cmp: int = 500, **options: Any,
 ) -> Case:  # fmt: skip
     dims = {
-        "b": b,
-        "m": m,
-        "h": h,
-        "d": d,
-        "topk": topk,
-        "n_window": n_window,
-        "n_win": n_win,
+        "b": b, "m": m, "h": h, "d": d, "topk": topk, "n_window": n_window, "n_win": n_win,
         "n_cmp": n_cmp,
-    }
-    known: dict[str, object] = {
-        "indices": "random", "counts": "none", "sink": "finite", "scale": d**-0.5, "return_lse": False,
-        "values": "normal", "alias_pools": False, "q_pad": 0, "window_pool_pad": 0, "cmp_pool_pad": 0,
-        "topk_idxs_pad": 0, "topk_idxs_offset": 0, "window_pool_row_offset": 0, "cmp_pool_row_offset": 0,
+    }  # fmt: skip
+    known: dict[str, Any] = {
+        "indices": "random", "counts": "none", "sink": "finite", "scale": d**-0.5,
+        "return_lse": False, "values": "normal", "alias_pools": False, "q_pad": 0,
+        "window_pool_pad": 0, "cmp_pool_pad": 0, "topk_idxs_pad": 0, "topk_idxs_offset": 0,
+        "window_pool_row_offset": 0, "cmp_pool_row_offset": 0,
     }  # fmt: skip
     return Case(name, dims, tuple(tags.split()), {**known, **options}, seed=sum(name.encode()))
 
 
-_PADDED = {
-    "q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8, "topk_idxs_pad": 3, "topk_idxs_offset": 1,
-}  # fmt: skip
-_FAR_ROW_PAD = 40_000  # with 60,000 rows the last one lies past 2^31 elements
-_WINDOW = 128
+def _pair(name: str, b: int, h: int, topk: int, n_window: int, **options: Any) -> list[Case]:
+    """A corner case as decode (one query a row) and as prefill (two), with lse."""
+    known: dict[str, Any] = {"return_lse": True, **options}
+    return [_case(f"{name}_m{m}", "corner", b, m, h, topk, n_window, **known) for m in (1, 2)]
 
 
 def _seed2(name: str, b: int, m: int, width: int) -> Case:
     """A shape of seed 2: 64 heads, a window of 128 columns, the rest compressed."""
-    rows = {"n_win": 8192, "n_cmp": 16384}
     counts = "full" if m == 1 else "none"
+    rows: dict[str, Any] = {"n_win": 8192, "n_cmp": 16384}
     return _case(name, "perf", b, m, 64, width, _WINDOW, counts=counts, **rows)
 
 
-CASES = (
-    _case("prefill_small", "smoke sanitize", 1, 5, 16, 160, 64, indices="mixed"),
-    _case("prefill_padded", "smoke sanitize", 2, 4, 20, 161, 50, indices="mixed", sink="special", return_lse=True, **_PADDED),
-    _case("prefill_counts", "smoke sanitize", 2, 9, 16, 200, 100, indices="mixed", counts="hostile", return_lse=True),
-    _case("decode_small", "smoke sanitize", 5, 1, 16, 300, 128, indices="mixed", counts="hostile"),
-    _case("decode_padded", "smoke sanitize", 9, 1, 20, 301, 100, indices="mixed", sink="special", counts="hostile", return_lse=True, **_PADDED),
-    _case("prefill_model", "smoke", 1, 64, 64, 640, 128, n_cmp=2000),
-    _case("decode_model", "smoke", 4, 1, 64, 640, 128, n_cmp=2000, counts="full"),
-    *(
-        _case(f"heads_{h}_m{m}", "corner", 3, m, h, 150, 70, indices="mixed", sink="special", return_lse=True)
-        for h in (1, 8, 16, 20, 32, 64, 96, 128) for m in (1, 2)
-    ),
-    *(
-        _case(f"d{d}_m{m}", "corner", 2, m, 16, 200, 100, d=d, indices="mixed", counts="hostile", return_lse=True)
-        for d in HEAD_DIMS for m in (1, 3)
-    ),
-    *(
-        _case(f"topk_{topk}_w{n_window}_m{m}", "corner", 3, m, 16, topk, n_window, indices="mixed", return_lse=True)
-        for topk, n_window in ((1, 0), (1, 1), (2, 1), (31, 7), (32, 32), (33, 0), (100, 100), (127, 127),
-                               (128, 128), (129, 128), (192, 128), (257, 128), (640, 128), (1000, 50), (2048, 128))
-        for m in (1, 2)
-    ),
-    *(
-        _case(f"{layout}_m{m}", "corner", 4, m, 16, 300, 128, indices=layout, sink="special", return_lse=True)
-        for layout in ("leading_invalid", "interior", "empty", "duplicates", "trailing") for m in (1, 2)
-    ),
-    *(_case(f"one_key_m{m}", "corner", 130, m, 16, 150, 70, indices="one_key", sink="off", return_lse=True) for m in (1, 2)),
-    *(
-        _case(f"counts_{kind}_m{m}", "corner", 20, m, 16, 200, 70, indices="mixed", counts=kind, return_lse=True)
-        for kind in ("zero", "full", "hostile") for m in (1, 2)
-    ),
-    *(_case(f"one_pool_m{m}", "corner", 3, m, 16, 200, 70, alias_pools=True, return_lse=True) for m in (1, 2)),
-    *(
-        _case(f"row_offset_m{m}", "corner", 3, m, 16, 200, 70, indices="interior", window_pool_row_offset=5,
-              cmp_pool_row_offset=7, return_lse=True)
-        for m in (1, 2)
-    ),
-    *(_case(f"nan_listed_m{m}", "corner", 4, m, 16, 100, 50, indices="interior", values="nan", return_lse=True) for m in (1, 2)),
-    *(_case(f"scale_{n}_m{m}", "corner", 3, m, 16, 100, 50, indices="mixed", scale=s, return_lse=True)
-      for n, s in (("zero", 0.0), ("negative", -0.7)) for m in (1, 2)),
-    *(_case(f"no_columns_m{m}", "corner", 2, m, 16, 0, 0, return_lse=True) for m in (1, 2)),
-    *(_case(f"no_rows_m{m}", "corner", 2, m, 16, 20, 10, n_win=0, n_cmp=0, indices="empty", return_lse=True) for m in (1, 2)),
-    _case("no_batch", "corner", 0, 1, 16, 64, 32, return_lse=True),
-    _case("no_tokens", "corner", 2, 0, 16, 64, 32),
-    *(_case(f"tokens_{b}_m{m}", "corner", b, m, 16, 64, 32, d=64, indices="mixed")
-      for b, m in ((65_535, 1), (65_536, 1), (2, 32_768), (1, 65_537))),
-    _case("far_rows_m1", "corner", 3, 1, 16, 128, 64, n_win=60_000, window_pool_pad=_FAR_ROW_PAD, return_lse=True),
-    _case("far_rows_m2", "corner", 2, 2, 16, 128, 64, n_cmp=60_000, cmp_pool_pad=_FAR_ROW_PAD, return_lse=True),
+_WINDOW = 128
+_MIXED: dict[str, Any] = {"indices": "mixed"}
+_PADDED: dict[str, Any] = {
+    "q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8, "topk_idxs_pad": 3, "topk_idxs_offset": 1,
+}  # fmt: skip
+_HOSTILE: dict[str, Any] = {"indices": "mixed", "counts": "hostile"}
+_FAR_ROW_PAD = 40_000  # with 60,000 rows the last one lies past 2^31 elements
+_WIDTHS = (
+    (1, 0), (1, 1), (2, 1), (31, 7), (32, 32), (33, 0), (100, 100), (127, 127), (128, 128),
+    (129, 128), (192, 128), (257, 128), (640, 128), (1000, 50), (2048, 128),
+)  # fmt: skip
+_HEADS = (1, 8, 16, 20, 32, 64, 96, 128)
+_OFFSETS: dict[str, Any] = {"window_pool_row_offset": 5, "cmp_pool_row_offset": 7}
+_LAYOUTS = ("leading_invalid", "interior", "empty", "duplicates", "trailing")
+_SPECIAL: dict[str, Any] = {"sink": "special", "return_lse": True}
+
+_SMOKE = (
+    _case("prefill_small", "smoke sanitize", 1, 5, 16, 160, 64, **_MIXED),
+    _case("prefill_padded", "smoke sanitize", 2, 4, 20, 161, 50, **_MIXED, **_SPECIAL, **_PADDED),
+    _case("prefill_counts", "smoke sanitize", 2, 9, 16, 200, 100, return_lse=True, **_HOSTILE),
+    _case("decode_small", "smoke sanitize", 5, 1, 16, 300, 128, **_HOSTILE),
+    _case("decode_padded", "smoke sanitize", 9, 1, 20, 301, 100, **_HOSTILE, **_SPECIAL, **_PADDED),
+    _case("prefill_model", "smoke", 1, 64, 64, 640, _WINDOW, n_cmp=2000),
+    _case("decode_model", "smoke", 4, 1, 64, 640, _WINDOW, n_cmp=2000, counts="full"),
+)
+_CORNERS = [
+    *(_pair(f"heads_{h}", 3, h, 150, 70, sink="special", **_MIXED) for h in _HEADS),
+    *(_pair(f"d{d}", 2, 16, 200, 100, d=d, **_HOSTILE) for d in HEAD_DIMS),
+    *(_pair(f"topk_{topk}_w{window}", 3, 16, topk, window, **_MIXED) for topk, window in _WIDTHS),
+    *(_pair(layout, 4, 16, 300, 128, indices=layout, sink="special") for layout in _LAYOUTS),
+    _pair("one_key", 130, 16, 150, 70, indices="one_key", sink="off"),
+    *(_pair(f"counts_{k}", 20, 16, 200, 70, counts=k, **_MIXED) for k in ("zero", "full", "hostile")),
+    _pair("one_pool", 3, 16, 200, 70, alias_pools=True),
+    _pair("row_offset", 3, 16, 200, 70, indices="interior", **_OFFSETS),
+    _pair("nan_listed", 4, 16, 100, 50, indices="interior", values="nan"),
+    _pair("scale_zero", 3, 16, 100, 50, scale=0.0, **_MIXED),
+    _pair("scale_negative", 3, 16, 100, 50, scale=-0.7, **_MIXED),
+    _pair("no_columns", 2, 16, 0, 0),
+    _pair("no_rows", 2, 16, 20, 10, n_win=0, n_cmp=0, indices="empty"),
+    _pair("far_window", 3, 16, 128, 64, n_win=60_000, window_pool_pad=_FAR_ROW_PAD),
+    _pair("far_cmp", 3, 16, 128, 64, n_cmp=60_000, cmp_pool_pad=_FAR_ROW_PAD),
+    [_case("no_batch", "corner", 0, 1, 16, 64, 32, return_lse=True)],
+    [_case("no_tokens", "corner", 2, 0, 16, 64, 32)],
+    [
+        _case(f"tokens_{b}x{m}", "corner", b, m, 16, 64, 32, d=64, **_MIXED)
+        for b, m in ((65_535, 1), (65_536, 1), (2, 32_768), (1, 65_537))
+    ],
+]  # fmt: skip
+_PERF = (
     _seed2("prefill_r4_s2048", 1, 2048, 640),
     _seed2("prefill_r4_s8192", 1, 8192, 640),
     _seed2("prefill_r4_s4096", 1, 4096, 640),
     _seed2("prefill_r128_s8192", 1, 8192, 192),
     _seed2("prefill_r0_s8192", 1, 8192, 128),
-    *(_seed2(f"decode_{r}_b{b}", b, 1, width)
-      for b in (1, 8) for r, width in (("r4", 640), ("r128", 384), ("r0", 128))),
+    *(
+        _seed2(f"decode_{r}_b{b}", b, 1, width)
+        for b in (1, 8)
+        for r, width in (("r4", 640), ("r128", 384), ("r0", 128))
+    ),
     _seed2("decode_r4_b64", 64, 1, 640),
-)  # fmt: skip
+)
 
 OP = Op(
-    summary="Sparse attention over slots of a window pool and a compressed pool, FreeToken's interface.",
+    summary="Sparse attention over slots of a window and a compressed pool; FreeToken's interface.",
     inputs=(
         Tensor("q", ("b", "m", "h", "d"), ("bf16",)),
         Tensor("window_pool", ("n_win", "d"), ("bf16",)),
@@ -148,7 +147,7 @@ OP = Op(
         Tensor("lse", ("b", "m", "h"), ("fp32",), optional=True),
     ),
     check=check,
-    cases=CASES,
+    cases=(*_SMOKE, *(case for group in _CORNERS for case in group), *_PERF),
     work=work,
     probes=("random", "zero_q"),
     batch="b",

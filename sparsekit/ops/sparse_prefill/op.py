@@ -1,7 +1,7 @@
 """sparse_prefill: attention of every query token over its own list of KV rows (MLA, h_kv = 1).
 
-The interface is FlashMLA's `flash_mla_sparse_fwd`. Logarithms are natural; max_logits and lse do not
-include the sink.
+The interface is FlashMLA's `flash_mla_sparse_fwd`. Logarithms are natural; max_logits and lse do
+not include the sink.
 """
 
 from __future__ import annotations
@@ -63,31 +63,54 @@ def _case(
 
 
 _PADDED = {"q_pad": 8, "kv_pad": 24, "indices_pad": 3, "indices_offset": 1}
+_MIXED = {"indices": "mixed"}
 _FAR_ROW_PAD = 40_000  # with 60,000 rows the last one lies past 2^31 elements
+_HEADS = (
+    (1, 576), (2, 512), (8, 512), (16, 576), (20, 512), (32, 576), (33, 512), (63, 576),
+    (64, 512), (65, 576), (96, 512), (127, 512), (128, 576), (130, 576),
+)  # fmt: skip
+_TOKENS = (1, 2, 65, 65_535, 65_536)
+_WIDTHS = (
+    1, 2, 15, 31, 32, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 1000, 1027, 2047, 2048,
+)  # fmt: skip
 
-CASES = (
-    _case("small_512", "smoke sanitize", 4, 1500, 16, 512, 300, indices="mixed"),
-    _case("small_576", "smoke sanitize", 5, 1500, 20, 576, 301, indices="mixed", sink="special", **_PADDED),
-    _case("length_576", "smoke sanitize", 9, 2500, 64, 576, 333, indices="mixed", topk_length="hostile"),
+_SMOKE = (
+    _case("small_512", "smoke sanitize", 4, 1500, 16, 512, 300, **_MIXED),
+    _case(
+        "small_576", "smoke sanitize", 5, 1500, 20, 576, 301, sink="special", **_MIXED, **_PADDED
+    ),
+    _case("length_576", "smoke sanitize", 9, 2500, 64, 576, 333, topk_length="hostile", **_MIXED),
     _case("v32_64", "smoke", 64, 4096, 128, 576, 2048),
     _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite"),
+)
+_SHAPES = (
     *(
-        _case(f"heads_{h_q}", "corner", 3, 700, h_q, d_qk, 200, indices="mixed", sink="special", **_PADDED)
-        for h_q, d_qk in ((1, 576), (2, 512), (8, 512), (16, 576), (20, 512), (32, 576), (33, 512),
-                          (63, 576), (64, 512), (65, 576), (96, 512), (127, 512), (128, 576), (130, 576))
+        _case(f"heads_{h_q}", "corner", 3, 700, h_q, d_qk, 200, sink="special", **_MIXED, **_PADDED)
+        for h_q, d_qk in _HEADS
     ),
     *(
-        _case(f"topk_{topk}", "corner", 6, 2500, 16, d_qk, topk, indices="mixed", sink="finite",
-              indices_offset=topk % 4)
-        for topk, d_qk in ((1, 512), (2, 576), (15, 512), (31, 576), (32, 512), (63, 512), (64, 576),
-                           (65, 576), (127, 512), (128, 576), (129, 512), (255, 576), (256, 512),
-                           (257, 576), (511, 512), (1000, 576), (1027, 512), (2047, 576), (2048, 512))
+        _case(
+            f"topk_{topk}", "corner", 6, 2500, 16, D_QK[i % 2], topk, sink="finite",
+            indices_offset=topk % 4, **_MIXED,
+        )
+        for i, topk in enumerate(_WIDTHS)
     ),
     *(
-        _case(f"length_{h_q}_{d_qk}", "corner", 24, 900, h_q, d_qk, 65, indices="mixed",
-              topk_length="hostile", sink="special")
-        for h_q in (8, 64) for d_qk in D_QK
+        _case(
+            f"length_{h_q}_{d_qk}", "corner", 24, 900, h_q, d_qk, 65, sink="special",
+            topk_length="hostile", **_MIXED,
+        )
+        for h_q in (8, 64)
+        for d_qk in D_QK
     ),
+    *(_case(f"tokens_{n}", "corner", n, 300, 16, 512, 64, **_MIXED) for n in _TOKENS),
+    _case("few_rows", "corner", 8, 5, 16, 576, 200, indices="interior", sink="finite"),
+    _case("no_rows", "corner", 4, 0, 16, 576, 20, indices="empty"),
+    _case("no_columns", "corner", 4, 50, 16, 512, 0, sink="finite"),
+    _case("no_tokens", "corner", 0, 50, 16, 576, 64),
+    _case("far_rows", "corner", 4, 60_000, 16, 576, 256, kv_pad=_FAR_ROW_PAD),
+)  # fmt: skip
+_VALUES = (
     _case("one_key", "corner", 130, 600, 16, 576, 128, indices="one_key"),
     _case("one_key_short", "corner", 40, 600, 64, 512, 33, indices="one_key"),
     _case("leading_invalid", "corner", 16, 600, 64, 576, 300, indices="leading_invalid"),
@@ -97,33 +120,27 @@ CASES = (
     _case("trailing", "corner", 16, 3000, 16, 576, 1152, indices="trailing"),
     _case("nan_listed", "corner", 12, 600, 16, 576, 100, indices="interior", values="nan"),
     _case("inf_listed", "corner", 12, 600, 16, 512, 100, indices="interior", values="inf"),
-    _case("scale_zero", "corner", 4, 600, 16, 576, 100, indices="mixed", scale=0.0),
-    _case("scale_negative", "corner", 4, 600, 16, 512, 100, indices="mixed", scale=-0.7),
-    _case("scale_large", "corner", 4, 600, 16, 512, 100, indices="mixed", scale=3.0),
-    _case("few_rows", "corner", 8, 5, 16, 576, 200, indices="interior", sink="finite"),
-    _case("no_rows", "corner", 4, 0, 16, 576, 20, indices="empty"),
-    _case("no_columns", "corner", 4, 50, 16, 512, 0, sink="finite"),
-    _case("no_tokens", "corner", 0, 50, 16, 576, 64),
-    *(
-        _case(f"tokens_{s_q}", "corner", s_q, 300, 16, 512, 64, indices="mixed")
-        for s_q in (1, 2, 65, 65_535, 65_536)
-    ),
-    _case("far_rows", "corner", 4, 60_000, 16, 576, 256, kv_pad=_FAR_ROW_PAD),
-    *(
-        _case(f"seed1_{name}", "perf", 8192, 8192, 64, 512, RAMP_WIDTH, indices=indices, topk_length=length)
-        for name, indices, length in (("ramp", "ramp", "none"), ("ramp_length", "ramp", "valid"),
-                                      ("full", "random", "none"), ("full_length", "random", "valid"))
-    ),
-    *(_case(f"v32_kv{s_kv}", "perf", 4096, s_kv, 128, 576, 2048) for s_kv in (8192, 32768, 65536, 131072)),
+    _case("scale_zero", "corner", 4, 600, 16, 576, 100, scale=0.0, **_MIXED),
+    _case("scale_negative", "corner", 4, 600, 16, 512, 100, scale=-0.7, **_MIXED),
+    _case("scale_large", "corner", 4, 600, 16, 512, 100, scale=3.0, **_MIXED),
+)
+_SEED1 = {"s_q": 8192, "s_kv": 8192, "h_q": 64, "d_qk": 512, "topk": RAMP_WIDTH}
+_PERF = (
+    _case("seed1_ramp", "perf", **_SEED1, indices="ramp"),
+    _case("seed1_ramp_length", "perf", **_SEED1, indices="ramp", topk_length="valid"),
+    _case("seed1_full", "perf", **_SEED1),
+    _case("seed1_full_length", "perf", **_SEED1, topk_length="valid"),
+    *(_case(f"v32_kv{n}", "perf", 4096, n, 128, 576, 2048) for n in (8192, 32768, 65536, 131072)),
     _case("h64_d576", "perf", 4096, 32768, 64, 576, 2048),
     *(
         _case(f"h{h_q}_k{topk}", "perf", 4096, 65536, h_q, 512, topk)
-        for h_q in (64, 128) for topk in (512, 1024, 2048)
+        for h_q in (64, 128)
+        for topk in (512, 1024, 2048)
     ),
-)  # fmt: skip
+)
 
 OP = Op(
-    summary="Sparse MLA prefill: softmax(sm_scale q kv[indices]) kv[indices], FlashMLA's interface.",
+    summary="Sparse MLA prefill over listed rows of kv; FlashMLA's interface.",
     inputs=(
         Tensor("q", ("s_q", "h_q", "d_qk"), ("bf16",), divisible_by=16, stride_divisible_by=8),
         Tensor("kv", ("s_kv", "h_kv", "d_qk"), ("bf16",), divisible_by=16, stride_divisible_by=8),
@@ -139,7 +156,7 @@ OP = Op(
         Tensor("lse", ("s_q", "h_q"), ("fp32",)),
     ),
     check=check,
-    cases=CASES,
+    cases=(*_SMOKE, *_SHAPES, *_VALUES, *_PERF),
     work=work,
     probes=("random", "zero_q"),
     batch="s_q",

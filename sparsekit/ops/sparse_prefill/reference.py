@@ -1,7 +1,6 @@
 """sparse_prefill in float64, its inputs and its tolerance.
 
-Source: the op's definition in op.py's docstring and the README of the op; tolerance: bf16 rounding of P
-and of the result, and fp32 accumulation of the scores.
+Tolerance: bf16 rounding of P and of the result, and fp32 accumulation of the scores.
 """
 
 from __future__ import annotations
