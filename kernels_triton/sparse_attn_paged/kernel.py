@@ -148,7 +148,7 @@ def sparse_attn_paged_prefill(
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP: tl.constexpr = 1,
+    SKIP_TRAILING: tl.constexpr = 1,
     HAS_COUNTS: tl.constexpr = 0,
     HAS_LSE: tl.constexpr = 0,
 ):
@@ -169,7 +169,7 @@ def sparse_attn_paged_prefill(
     else:
         live = topk
         end_tile = tl.cdiv(topk, BLOCK_K)
-        if SKIP:
+        if SKIP_TRAILING:
             end_tile = _skip_trailing_tiles(
                 idxs_row_ptr, 0, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
             )
@@ -245,7 +245,7 @@ def sparse_attn_paged_decode_split(
     BLOCK_K: tl.constexpr,
     BLOCK_SPLIT: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP: tl.constexpr = 1,
+    SKIP_TRAILING: tl.constexpr = 1,
     HAS_COUNTS: tl.constexpr = 0,
 ):
     """One program: BLOCK_H heads of one token, columns [split, split + 1) x BLOCK_SPLIT, without the sink.
@@ -271,7 +271,7 @@ def sparse_attn_paged_decode_split(
     else:
         live = topk
         end_tile = tl.minimum(first_tile + SPLIT_TILES, tl.cdiv(topk, BLOCK_K))
-        if SKIP:
+        if SKIP_TRAILING:
             end_tile = _skip_trailing_tiles(
                 idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
             )

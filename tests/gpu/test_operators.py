@@ -195,7 +195,7 @@ def test_misaligned_pools(paged):
 
 
 def test_the_current_stream_is_used(prefill):
-    """What was queued on a side stream before the call is seen by it; its result, by what follows."""
+    """What a side stream queued before the call is seen by it; its result, by what follows."""
     i = prefill_inputs(s_q=64)
     expected = prefill(**i)[0].clone()
     stream = torch.cuda.Stream()

@@ -81,6 +81,7 @@ _WIDTHS = (
 )  # fmt: skip
 _HEADS = (1, 8, 16, 20, 32, 64, 96, 128)
 _OFFSETS: dict[str, Any] = {"window_pool_row_offset": 5, "cmp_pool_row_offset": 7}
+_COUNTS = ("zero", "full", "hostile")
 _LAYOUTS = ("leading_invalid", "interior", "empty", "duplicates", "trailing")
 _SPECIAL: dict[str, Any] = {"sink": "special", "return_lse": True}
 
@@ -99,7 +100,7 @@ _CORNERS = [
     *(_pair(f"topk_{topk}_w{window}", 3, 16, topk, window, **_MIXED) for topk, window in _WIDTHS),
     *(_pair(layout, 4, 16, 300, 128, indices=layout, sink="special") for layout in _LAYOUTS),
     _pair("one_key", 130, 16, 150, 70, indices="one_key", sink="off"),
-    *(_pair(f"counts_{k}", 20, 16, 200, 70, counts=k, **_MIXED) for k in ("zero", "full", "hostile")),
+    *(_pair(f"counts_{k}", 20, 16, 200, 70, counts=k, **_MIXED) for k in _COUNTS),
     _pair("one_pool", 3, 16, 200, 70, alias_pools=True),
     _pair("row_offset", 3, 16, 200, 70, indices="interior", **_OFFSETS),
     _pair("nan_listed", 4, 16, 100, 50, indices="interior", values="nan"),
