@@ -7,9 +7,9 @@
 // fp32 weights, the weights that meet V are rounded to bf16.
 //
 // One block: one token, kHeads heads, tiles of kBlockK rows in ascending order.
-//   score warps (4)  S = Q K^T.                   Each takes half of the heads and every other 16-wide step of d.
-//   value warps (8)  gather the rows; softmax; O += P V.
-//                    Each takes 8 heads of the softmax and, of O, all heads and 64 of the 512 columns.
+//   score warps (4)  gather the rows; S = Q K^T.   Each takes half of the heads and every other 16-wide step of d.
+//   value warps (8)  softmax; O += P V.            Each takes 8 heads of the softmax and, of O, all heads and 64 of the
+//                                                  512 columns.
 // They work one tile apart and meet once a tile. V is the first 512 columns of the K tile: a row is gathered once.
 
 #include "sparsekit/launch_facts.cuh"
@@ -68,9 +68,8 @@ enum : int {
   kHeadGroups = kHeads / 8,
   kPBufferBytes = kHeads * kBlockK * sizeof(bf16),
 
-  kGatherThreads = kBlockK * kLine / kChunk,        // one 128-byte line of every row of the tile
-  kGatherSplit = kValueThreads / kGatherThreads,    // lines gathered at once
-  kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,
+  kGatherRows = kScoreThreads * kChunk / kLine,  // rows gathered at once, a line of each
+  kGatherPasses = kBlockK / kGatherRows,
   kScanLoads = 8,                                   // indices a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
@@ -149,10 +148,12 @@ __device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], c
   }
 }
 
-/// S = Q K^T over this warp's d steps. Operands are loaded kAhead steps ahead.
+/// S = Q K^T over this warp's d steps. Operands are loaded kAhead steps ahead; between(step) runs before each step's mma.
+template <typename Between>
 __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4],
                                           const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
-                                          unsigned q_shared, unsigned k_shared) {
+                                          unsigned q_shared, unsigned k_shared,
+                                          const Between& between) {
   constexpr int kAhead = SK_AHEAD;
   unsigned a[kAhead + 1][kHeadTiles][4], b[kAhead + 1][kTokenTiles / 2][4];
   const auto load = [&](int step) {
@@ -184,6 +185,7 @@ __device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4]
 #pragma unroll
   for (int step = 0; step < kDSteps; ++step) {
     if (step + kAhead < kDSteps) load(step + kAhead);
+    between(step);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
@@ -288,6 +290,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int half = warp / 2 % 2, d_parity = warp % 2;
     const int g = lane / 4, t = lane % 4;  // mma fragments: 8-row group and column pair
 
+    // Eight lanes gather a 128-byte line of a row; the thread keeps to its rows of every tile.
+    const int gather_row = thread / 8;
+    const unsigned gather_shared = shared_address(&smem.kv[0][gather_row][(thread % 8 ^ gather_row % 8) * kChunk]);
+    const auto source = [&](int index) {
+      return kv + (is_valid(index, s_kv) ? index : 0) * kv_row_stride_elems + thread % 8 * kChunk;
+    };
+    const auto gather_line = [&](int stage_bytes, int pass, int line, const bf16* src, int index) {
+      cp_async_cg_shared_global_16(gather_shared + stage_bytes + pass * kGatherRows * kRowBytes + line * kLineBytes,
+                                   src + line * kLine, is_valid(index, s_kv) ? kChunkBytes : 0);
+    };
+    int first_index[kStages][kGatherPasses];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+#pragma unroll
+      for (int pass = 0; pass < kGatherPasses; ++pass) {
+        first_index[i][pass] = load_index(row, i * kBlockK + pass * kGatherRows + gather_row, topk);
+      }
+    }
+
     // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
     const bf16* q_block = q + token * q_token_stride_elems + first_head * q_head_stride_elems;
     const int heads = min(h_q - first_head, kHeads);
@@ -313,12 +334,32 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
+    cp_async_commit_group();
+
     const int length = row_length();
     int tiles_left = (length + kBlockK - 1) / kBlockK;
-    int column = lane < kBlockK ? lane : length;  // of `index`
-    int index = load_index(row, column, length);
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+#pragma unroll
+      for (int pass = 0; pass < kGatherPasses; ++pass) {
+        const int column = i * kBlockK + pass * kGatherRows + gather_row;
+        const int index = column < length ? first_index[i][pass] : -1;
+        const bf16* src = source(index);
+#pragma unroll
+        for (int line = 0; line < kLines; ++line) {
+          if (i < tiles_left) gather_line(i * kTileBytes, pass, line, src, index);
+        }
+      }
+      cp_async_commit_group();
+    }
+    int index[kGatherPasses];
+    int column = (kStages - 1) * kBlockK + gather_row;  // of index[0]
+#pragma unroll
+    for (int pass = 0; pass < kGatherPasses; ++pass) {
+      index[pass] = column + pass * kGatherRows < length ? first_index[kStages - 1][pass] : -1;
+    }
+    int listed_column = lane < kBlockK ? lane : length;  // of listed_index
+    int listed_index = load_index(row, listed_column, length);
 
     // Where this lane's rows of the ldmatrix operands stand.
     const int matrix = lane / 8, matrix_row = lane % 8;
@@ -330,13 +371,28 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll 1
     for (; tiles_left > 0; --tiles_left) {
-      const unsigned listed = __ballot_sync(0xffffffff, is_valid(index, s_kv));
-      column += kBlockK;
-      index = load_index(row, column, length);
+      const unsigned listed = __ballot_sync(0xffffffff, is_valid(listed_index, s_kv));
+      listed_column += kBlockK;
+      listed_index = load_index(row, listed_column, length);
 
+      // This tile has landed. The stage of the one before the last is free and takes the tile kStages - 1 ahead.
+      cp_async_wait_group<kStages - 2>();
       bar_sync(kTileDone, kThreads);
+      const bool more = tiles_left >= kStages;
+      const int free_bytes = (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes;
+      const bf16* src[kGatherPasses];
+#pragma unroll
+      for (int pass = 0; pass < kGatherPasses; ++pass) src[pass] = source(index[pass]);
       float s[kHeadTiles][kTokenTiles][4];
-      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes);
+      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes, [&](int step) {
+        const int pass = step / kLines, line = step % kLines;
+        if (pass < kGatherPasses && more) gather_line(free_bytes, pass, line, src[pass], index[pass]);
+      });
+      cp_async_commit_group();
+      column += kBlockK;
+#pragma unroll
+      for (int pass = 0; pass < kGatherPasses; ++pass) index[pass] = load_index(row, column + pass * kGatherRows, length);
+
 #pragma unroll
       for (int slot = 0; slot < kScoreSlots; ++slot) {
 #pragma unroll
@@ -353,38 +409,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     bar_sync(kTileDone, kThreads);
   } else {
     // -------------------------------------------------------------- value warps
-    const int thread = threadIdx.x, value_warp = warp;
-
-    // Eight lanes gather a 128-byte line of one row; the thread keeps to its row of every tile.
-    const int tile_row = thread / 8 % kBlockK, first_line = kGatherSplit > 1 ? thread / kGatherThreads : 0;
-    const bf16* kv_lane = kv + first_line * kLine + thread % 8 * kChunk;
-    const unsigned gather_shared =
-        shared_address(&smem.kv[0][tile_row][first_line * kLine + (thread % 8 ^ tile_row % 8) * kChunk]);
-    const auto gather = [&](int stage_bytes, int index) {
-      const bool valid = is_valid(index, s_kv);
-      const bf16* src = kv_lane + (valid ? index : 0) * kv_row_stride_elems;
-#pragma unroll
-      for (int j = 0; j < kGatherLoads; ++j) {
-        if (j * kGatherSplit + first_line < kLines) {
-          cp_async_cg_shared_global_16(gather_shared + stage_bytes + j * kGatherSplit * kLineBytes,
-                                       src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
-        }
-      }
-    };
-
-    // Fill the ring but for one stage.
-    int first_index[kStages];
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) first_index[i] = load_index(row, i * kBlockK + tile_row, topk);
-    const int length = row_length();
-    int tiles_left = (length + kBlockK - 1) / kBlockK;
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-      if (i < tiles_left) gather(i * kTileBytes, i * kBlockK + tile_row < length ? first_index[i] : -1);
-      cp_async_commit_group();
-    }
-    int column = (kStages - 1) * kBlockK + tile_row;  // of `index`
-    int index = column < length ? first_index[kStages - 1] : -1;
+    const int value_warp = warp;
+    int tiles_left = (row_length() + kBlockK - 1) / kBlockK;
 
     const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
                               (lane / 16 ^ lane % 8) * kChunkBytes;
@@ -444,21 +470,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (lane == 0) smem.moved[value_warp] = moved;
     };
 
-    cp_async_wait_group<kStages - 2>();
     bar_sync(kTileDone, kThreads);  // the first tile has landed
     int stage_bytes = 0, buffer = 0;
 #pragma unroll 1
     for (; tiles_left > 0; --tiles_left) {
-      cp_async_wait_group<kStages - 3>();
       bar_sync(kTileDone, kThreads);
       if (value_warp < kHeadGroups) softmax(buffer);
-
-      // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
-      if (tiles_left >= kStages) gather((stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes, index);
-      cp_async_commit_group();
-      column += kBlockK;
-      index = load_index(row, column, length);
-
       bar_sync(kPReady, kValueThreads);
       rescale(o, smem);
 #pragma unroll

@@ -1,7 +1,13 @@
-"""Softmax-weighted mean over the rows of a group, column by column: out[b, d] = sum_r kv[b, r, d] softmax_r(score[b, :, d]).
+"""Softmax-weighted mean over the rows of a group, each column by itself.
 
-Every variant walks r upwards with the same roundings, so all of them give the same bits:
-m = max_r s, w_r = ex2.approx((s_r - m) log2(e)), den += w_r, num = fma(w_r, kv_r, num), out = div.full(num, den).
+    out[b, d] = sum_r kv[b, r, d] softmax_r(score[b, :, d])
+
+Every variant walks r upwards from 0 with the same roundings, so all give the same bits:
+
+    top = max_r score_r                               exact
+    w_r = ex2.approx((score_r - top) log2(e))         difference and product each rounded
+    den += w_r;  num = fma(w_r, kv_r, num)
+    out = div.full(num, den)                          then rounded once to the type of out
 """
 
 import triton
@@ -23,7 +29,7 @@ def gated_pool_fwd(
     BLOCK_D: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """One program: BLOCK_D columns of one group. Grid x: group-major, the column blocks of a group adjacent."""
+    """BLOCK_D columns of one group. Grid x: groups x column blocks, those of a group adjacent."""
     column_blocks = tl.cdiv(D, BLOCK_D)
     group = (tl.program_id(0) // column_blocks).to(tl.int64)
     cols = tl.program_id(0) % column_blocks * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -31,10 +37,10 @@ def gated_pool_fwd(
     score_group_ptr = score_ptr + group * score_b_stride + cols
     kv_group_ptr = kv_ptr + group * kv_b_stride + cols
 
-    row_max = tl.full((BLOCK_D,), float("-inf"), tl.float32)
+    top = tl.full((BLOCK_D,), float("-inf"), tl.float32)
     for r in tl.range(0, R, loop_unroll_factor=UNROLL):
         score = tl.load(score_group_ptr + r * score_r_stride, mask=in_row, other=float("-inf"))
-        row_max = tl.maximum(row_max, score.to(tl.float32))
+        top = tl.maximum(top, score.to(tl.float32))
 
     den = tl.zeros((BLOCK_D,), tl.float32)
     num = tl.zeros((BLOCK_D,), tl.float32)
@@ -43,9 +49,9 @@ def gated_pool_fwd(
         score = score.to(tl.float32)
         kv = tl.load(kv_group_ptr + r * kv_r_stride, mask=in_row, other=0.0).to(tl.float32)
         # -inf removes its element: a weight of 0 would keep a NaN in kv, and -inf - -inf is NaN.
-        counts = score != float("-inf")
-        w = tl.where(counts, tl.exp(score - row_max), 0.0)
+        present = score != float("-inf")
+        w = tl.where(present, tl.exp(score - top), 0.0)
         den += w
-        num = tl.fma(w, tl.where(counts, kv, 0.0), num)
+        num = tl.fma(w, tl.where(present, kv, 0.0), num)
     out = tl.where(den == 0.0, 0.0, num / den)
     tl.store(out_ptr + group * out_b_stride + cols, out.to(out_ptr.dtype.element_ty), mask=in_row)

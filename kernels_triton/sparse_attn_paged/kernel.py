@@ -1,7 +1,10 @@
-"""Attention of one latent KV head over listed rows of two pools, with a sink: prefill, split decode and its merge.
+"""Attention of one latent KV head over listed rows of two pools, with a sink per head.
 
-out[b, m, h] = sum_k exp(x_k) v_k / (sum_k exp(x_k) + exp(sink_h)),  x_k = softmax_scale <q[b, m, h], v_k>,
-where v_k is row topk_idxs[b, m, k] of the window pool (k < n_window) or of the compressed pool (k >= n_window).
+    out[b, m, h] = sum_k exp(x_k) v_k / (sum_k exp(x_k) + exp(sink_h))
+    x_k = softmax_scale <q[b, m, h], v_k>
+
+v_k is row topk_idxs[b, m, k] of the window pool where k < n_window, else of the compressed pool.
+A row is one (b, m), a tile BLOCK_K columns k of it, a split BLOCK_SPLIT columns.
 """
 
 import triton
@@ -17,7 +20,9 @@ def _max_or_nan(a, b):
 def _skip_trailing_tiles(
     idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K: tl.constexpr
 ):
-    """end_tile less the tiles at the end of [first_tile, end_tile) that list no row, read from the back."""
+    """end_tile, less the tiles at the end of [first_tile, end_tile) that list nothing."""
+    # One tile at a time and as wide as a warp: the maximum is then one redux.sync, whose result
+    # ptxas knows to be uniform. A bound that is not costs the tile loop 20 to 40 registers.
     live = 0
     while (live == 0) & (end_tile > first_tile):
         end_tile -= 1
@@ -56,9 +61,11 @@ def _attend(
     HINT16: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
 ):
-    """Online softmax over tiles [first_tile, end_tile): running max, sum of weights and weighted rows, unnormalised.
+    """Online softmax over the tiles [first_tile, end_tile).
 
-    q: [BLOCK_H, D] fp32. Without a valid column: -inf, 0, 0. Columns from `live` on are dead (HAS_COUNTS only).
+    q: [BLOCK_H, D] fp32. Columns from `live` on are dead (looked at with HAS_COUNTS only).
+    Returns the largest score [BLOCK_H], the sum of exp(score - largest) [BLOCK_H] and the sum of
+    exp(score - largest) v [BLOCK_H, D], fp32; -inf, 0 and 0 where no column is valid.
     """
     dims = tl.arange(0, D)
     running_max = tl.full((BLOCK_H,), float("-inf"), tl.float32)
@@ -66,7 +73,7 @@ def _attend(
     acc = tl.zeros((BLOCK_H, D), tl.float32)
     for tile in range(first_tile, end_tile):
         cols = tile * BLOCK_K + tl.arange(0, BLOCK_K)
-        # Bounded by topk, not by `live`: a promised multiple keeps the index loads as wide as they can be.
+        # Bounded by topk, not by `live`: only topk can be promised to be a multiple of 16.
         in_list = cols < topk
         idx = tl.load(idxs_row_ptr + cols, mask=in_list, other=-1)
         is_window = cols < n_window
@@ -74,13 +81,15 @@ def _attend(
         if HAS_COUNTS:
             valid = valid & (cols < live)
 
-        # One load site for both pools: with two, both tiles are staged in shared memory.
+        # One load site for both pools: with two, both tiles are staged in shared memory. The
+        # address of an index that is not valid may be wild; its mask keeps it from being read.
         pool_ptr = tl.where(is_window, window_pool_ptr, cmp_pool_ptr)
         row_stride = tl.where(is_window, window_pool_row_stride, cmp_pool_row_stride)
         row_ptr = pool_ptr + idx.to(tl.int64) * row_stride
         if HINT16:
             row_ptr = tl.multiple_of(row_ptr, 16)
-        kv = tl.load(row_ptr[:, None] + dims[None, :], mask=valid[:, None], other=0.0).to(tl.float32)
+        kv = tl.load(row_ptr[:, None] + dims[None, :], mask=valid[:, None], other=0.0)
+        kv = kv.to(tl.float32)
 
         x = tl.dot(q, tl.trans(kv)) * softmax_scale
         # Masked after scaling, so that the sign of the scale does not matter.
@@ -89,7 +98,7 @@ def _attend(
         safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)
         p = tl.exp(score - safe_max[:, None])
         alpha = tl.exp(running_max - safe_max)
-        # 0 x is 0, or NaN for a score that is not finite, -inf too, whose own weight would be a silent 0.
+        # 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
         weight = tl.where(valid[None, :], tl.fma(x, 0.0, p), 0.0)
         running_sum = running_sum * alpha + tl.sum(p, axis=1)
         acc = tl.dot(weight, kv, acc * alpha[:, None])
@@ -99,7 +108,7 @@ def _attend(
 
 @triton.jit
 def _normaliser(running_max, running_sum, sink):
-    """1 / (sum of weights with the sink), relative to running_max; 1 for a row without weights."""
+    """1 / (running_sum + exp(sink - running_max)); 1 where running_sum is 0, whatever the sink."""
     safe_max = tl.where(running_max == float("-inf"), 0.0, running_max)
     total = running_sum + tl.exp(sink - safe_max)
     return 1.0 / tl.where(running_sum == 0.0, 1.0, total)
@@ -107,7 +116,7 @@ def _normaliser(running_max, running_sum, sink):
 
 @triton.jit
 def _natural_lse(running_max, running_sum, empty):
-    """ln of the sum of exp(score); `empty` where no score has a weight."""
+    """ln of the sum of exp(score); `empty` where that sum is 0."""
     # A score of +inf makes the sum NaN; its lse is +inf all the same.
     lse = tl.where(running_max == float("inf"), running_max, running_max + tl.log(running_sum))
     return tl.where(running_sum == 0.0, empty, lse)
@@ -152,7 +161,7 @@ def sparse_attn_paged_prefill(
     HAS_COUNTS: tl.constexpr = 0,
     HAS_LSE: tl.constexpr = 0,
 ):
-    """One program: BLOCK_H heads of one token. Grid x: token-major, the head blocks of a token adjacent."""
+    """BLOCK_H heads of one row. Grid x: rows x head blocks, the head blocks of a row adjacent."""
     head_blocks = tl.cdiv(h, BLOCK_H)
     row = tl.program_id(0) // head_blocks
     batch = (row // m).to(tl.int64)
@@ -203,7 +212,7 @@ def sparse_attn_paged_prefill(
     )
 
     sink = tl.load(attn_sink_ptr + heads, mask=real_head, other=float("-inf"))
-    # + 0.0 turns -0.0 into 0.0: a skipped tile and a walked empty one then give the same bits.
+    # + 0.0 makes -0.0 to 0.0, as an empty tile does to acc: skipping it then changes no bit.
     out = tl.fma(acc, _normaliser(running_max, running_sum, sink)[:, None], 0.0)
     out_row_ptr = out_ptr + batch * out_b_stride + token * out_m_stride
     tl.store(
@@ -248,11 +257,11 @@ def sparse_attn_paged_decode_split(
     SKIP_TRAILING: tl.constexpr = 1,
     HAS_COUNTS: tl.constexpr = 0,
 ):
-    """One program: BLOCK_H heads of one token, columns [split, split + 1) x BLOCK_SPLIT, without the sink.
+    """BLOCK_H heads of one split of one row (m = 1), without the sink.
 
-    partial_out: [b, h, n_splits, D] fp32, each split normalised by its own sum, 0 where it lists no row.
-    partial_lse: [b, h, n_splits] fp32, natural log; -inf where the split lists no row.
-    Grid x: batch-major, then split, the head blocks of a split adjacent.
+    partial_out: [b, h, n_splits, D] fp32, normalised by the split's own sum; 0 where it is empty.
+    partial_lse: [b, h, n_splits] fp32, natural log; -inf where the split is empty.
+    Grid x: b x n_splits x head blocks, the head blocks of a split adjacent.
     """
     head_blocks = tl.cdiv(h, BLOCK_H)
     unit = tl.program_id(0) // head_blocks
@@ -263,14 +272,14 @@ def sparse_attn_paged_decode_split(
     real_head = heads < h
     idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride
 
-    SPLIT_TILES: tl.constexpr = BLOCK_SPLIT // BLOCK_K
-    first_tile = split * SPLIT_TILES
+    first_tile = split * (BLOCK_SPLIT // BLOCK_K)
+    split_end_tile = first_tile + BLOCK_SPLIT // BLOCK_K
     if HAS_COUNTS:
         live = _live_columns(cmp_counts_ptr + batch * cmp_counts_b_stride, topk, n_window)
-        end_tile = tl.minimum(first_tile + SPLIT_TILES, tl.cdiv(live, BLOCK_K))
+        end_tile = tl.minimum(split_end_tile, tl.cdiv(live, BLOCK_K))
     else:
         live = topk
-        end_tile = tl.minimum(first_tile + SPLIT_TILES, tl.cdiv(topk, BLOCK_K))
+        end_tile = tl.minimum(split_end_tile, tl.cdiv(topk, BLOCK_K))
         if SKIP_TRAILING:
             end_tile = _skip_trailing_tiles(
                 idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
@@ -305,11 +314,7 @@ def sparse_attn_paged_decode_split(
 
     partial = (batch * h + heads) * n_splits + split
     out = acc * _normaliser(running_max, running_sum, float("-inf"))[:, None]
-    tl.store(
-        partial_out_ptr + partial[:, None] * D + dims[None, :],
-        out,
-        mask=real_head[:, None],
-    )
+    tl.store(partial_out_ptr + partial[:, None] * D + dims[None, :], out, mask=real_head[:, None])
     lse = _natural_lse(running_max, running_sum, float("-inf"))
     tl.store(partial_lse_ptr + partial, lse, mask=real_head)
 
@@ -330,7 +335,7 @@ def sparse_attn_paged_decode_merge(
     BLOCK_S: tl.constexpr,
     HAS_LSE: tl.constexpr = 0,
 ):
-    """One program: one head of one token; splits in ascending order, the sink once. Grid x: batch-major."""
+    """One head of one row (m = 1): the splits in ascending order, the sink once. Grid x: b x h."""
     batch = (tl.program_id(0) // h).to(tl.int64)
     head = tl.program_id(0) % h
     dims = tl.arange(0, D)
@@ -346,13 +351,14 @@ def sparse_attn_paged_decode_merge(
     safe_max = tl.where(running_max == float("-inf"), 0.0, running_max)
     total = 0.0
     acc = tl.zeros((D,), tl.float32)
-    for split in range(0, n_splits):
+    # Nothing to mask from here on: D is whole, and split and head are in range.
+    for split in range(n_splits):
         weight = tl.exp(tl.load(partial_lse_ptr + partial + split) - safe_max)
         total += weight
         acc = tl.fma(weight, tl.load(partial_out_ptr + (partial + split) * D + dims), acc)
 
     sink = tl.load(attn_sink_ptr + head)
-    # + 0.0 turns -0.0 into 0.0, as in the prefill.
+    # + 0.0 makes -0.0 to 0.0, as in the prefill.
     out = tl.fma(acc, _normaliser(running_max, total, sink), 0.0)
     tl.store(
         out_ptr + batch * out_b_stride + head.to(tl.int64) * out_h_stride + dims,

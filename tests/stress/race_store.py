@@ -2,8 +2,9 @@
 
     python tests/stress/race_store.py [--processes 32] [--rounds 50]
 
-Each round starts from an empty store; every process builds the same eight artifacts, then all their
-bytes are compared and the store is searched for rubbish. Prints one line a round; exits 1 on a fault.
+Each round starts from an empty store; every process builds the same eight artifacts, then all
+their bytes are compared and the store is searched for rubbish. Prints a line a round; exits 1 on a
+fault.
 """
 
 from __future__ import annotations
