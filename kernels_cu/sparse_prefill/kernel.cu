@@ -93,7 +93,9 @@ struct SharedMemory {
   alignas(kChunkBytes) float alpha[8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
   alignas(kChunkBytes) unsigned moved[kHeadGroups];  // whether any alpha of the group is not 1
   float o_scale[8][kHeadGroups];                     // the factor of O in out
+  float row_max[8][kHeadGroups];                     // the same order
   unsigned listed[2];                                // bit k: row k of the tile counts
+  unsigned any_listed;                               // all bits so far
 };
 
 // ---------------------------------------------------------------- barriers
@@ -367,6 +369,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                               ((2 * d_parity + matrix % 2) ^ matrix_row) * kChunkBytes;
     const unsigned q_shared = shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
                               ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
+    unsigned any_listed = 0;
     int stage_bytes = 0, buffer = 0;
 
 #pragma unroll 1
@@ -402,7 +405,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           smem.s[buffer][warp % kScoreWarps][slot][v][lane] = make_float4(left[e], left[e + 1], right[e], right[e + 1]);
         }
       }
-      if (thread == 0) smem.listed[buffer] = listed;
+      any_listed |= listed;
+      if (thread == 0) smem.listed[buffer] = listed, smem.any_listed = any_listed;
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
       buffer ^= 1;
     }
@@ -428,15 +432,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // only when it lags by more than kMaxLag, since every move costs a pass over O.
     constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
     const int g = lane / 4, t = lane % 4;
-    float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
-    unsigned any_listed = 0;
+    float row_ref = -infinity(), row_sum = 0.0f;
+    float& row_max = smem.row_max[g][value_warp];  // kept by the first lane of the quad
+    if (t == 0 && value_warp < kHeadGroups) row_max = -infinity();
     const auto softmax = [&](int buffer) {
       const int half = value_warp / kScoreSlots, slot = value_warp % kScoreSlots;
-      const unsigned tile_listed = smem.listed[buffer];
-      const unsigned listed = tile_listed >> (2 * t);
-      any_listed |= tile_listed;
+      const unsigned listed = smem.listed[buffer] >> (2 * t);
       float x[kTokenTiles][2];
-      float top = row_max;
+      float top = -infinity();
 #pragma unroll
       for (int v = 0; v < kScoreVecs; ++v) {
         const float4 even = smem.s[buffer][half * 2][slot][v][lane], odd = smem.s[buffer][half * 2 + 1][slot][v][lane];
@@ -456,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const float ref = top - row_ref <= kMaxLag ? row_ref : top;
       const float subtracted = ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
       const float alpha = ref == row_ref ? 1.0f : natural_exp(row_ref - subtracted);
-      row_max = top, row_ref = ref;
+      row_ref = ref;
       float tile_sum = 0.0f;
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
@@ -466,11 +469,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
       row_sum = row_sum * alpha + tile_sum;
       const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
-      if (t == 0) smem.alpha[g][value_warp] = alpha;
+      if (t == 0) {
+        row_max = max_NaN_f32(row_max, top);
+        smem.alpha[g][value_warp] = alpha;
+      }
       if (lane == 0) smem.moved[value_warp] = moved;
     };
 
     bar_sync(kTileDone, kThreads);  // the first tile has landed
+    const bool any_tile = tiles_left > 0;
     int stage_bytes = 0, buffer = 0;
 #pragma unroll 1
     for (; tiles_left > 0; --tiles_left) {
@@ -492,6 +499,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const int head = first_head + value_warp * 8 + g;
       if (t == 0) {
         const float sink = attn_sink != nullptr && head < h_q ? __ldg(attn_sink + head) : -infinity();
+        const bool any_listed = any_tile && smem.any_listed != 0;
         smem.o_scale[g][value_warp] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
         if (head < h_q) {
           const long long at = static_cast<long long>(token) * h_q + head;

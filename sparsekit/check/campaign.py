@@ -83,9 +83,12 @@ def against_reference(
 
 
 def against_bits(
-    op: Op, pairs: Sequence[Pair], cases: Iterable[Case], device: torch.device, repeat: int
-) -> Iterator[VerifyResult]:
-    """Every pair on every case, byte for byte; then each subject's first row in other batches."""
+    op: Op, pairs: Sequence[Pair], cases: Iterable[Case], device: torch.device, repeat: int, *,
+    rows: bool = True,
+) -> Iterator[VerifyResult]:  # fmt: skip
+    """Every pair on every case, byte for byte; with `rows` each subject's first row in batches of
+    other sizes too, on the smoke cases.
+    """
     reference = load_reference(op)
     listed = list(cases)
     for case in listed:
@@ -98,7 +101,7 @@ def against_bits(
             yield verify_bits(workload, pair.subject, pair.base, repeat)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(p.subject.kernel, p.subject.variant): p.subject for p in pairs}.values())
-    for case in listed if op.batch else ():
+    for case in listed if op.batch and rows else ():
         if "smoke" in case.tags:
             yield from _rows(op, reference, subjects, case, device)
 

@@ -131,7 +131,10 @@ class _Campaign:
         for op, chosen in _by_op(choices):
             cases = self._engine.chosen_cases(op, self._pattern, self._tags)
             pairs = [p for c in chosen for p in self._pairs(c, base_subjects)]
-            yield from self._engine.against_bits(op, pairs, cases, self._device, self._repeat)
+            yield from self._engine.against_bits(
+                op, pairs, cases, self._device, self._repeat,
+                rows=self._pattern is None and "smoke" in self._tags,
+            )  # fmt: skip
 
     def on_file(
         self, choices: Sequence[Choice], file: Path, scalars: dict[str, str]

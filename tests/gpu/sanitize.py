@@ -1,0 +1,102 @@
+"""compute-sanitizer over every kernel, and over planted faults that it must report.
+
+    python tests/gpu/sanitize.py -o docs/results/sanitizer-h200.json
+
+Runs `sparsekit verify --bitwise --tag sanitize` under memcheck, racecheck, synccheck and initcheck,
+then the faulty kernels of tests/fixtures. Exits 1 when something of ours is reported, or a planted
+fault is not. torch's caching allocator is off, so that every tensor has bounds of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTY = "tests/fixtures/kernels/scale_faulty"
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+OPS = ("gated_pool", "sparse_attn_paged", "sparse_prefill")
+# Which tool must report which planted fault.
+PLANTED = {"bounds": "memcheck", "race": "racecheck"}
+_SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One run. reports: what the tool counted; expected: whether it had to count something."""
+
+    subject: str
+    tool: str
+    command: str
+    exit_code: int
+    reports: int | None
+    expected: bool
+    tail: str
+
+    @property
+    def ok(self) -> bool:
+        if self.expected:
+            return bool(self.reports)
+        return self.reports == 0 and self.exit_code == 0
+
+
+def run(subject: str, tool: str, arguments: list[str], expected: bool) -> Finding:
+    command = [
+        "compute-sanitizer", "--tool", tool, "--target-processes", "application-only",
+        sys.executable, "-m", "sparsekit", *arguments,
+    ]  # fmt: skip
+    env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": _path()}
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    told = _SUMMARY.findall(done.stdout)
+    reports = int(next(n for n in told[-1] if n)) if told else None
+    shown = " ".join(["compute-sanitizer", "--tool", tool, "sparsekit", *arguments])
+    tail = "\n".join(done.stdout.splitlines()[-6:])
+    return Finding(subject, tool, shown, done.returncode, reports, expected, tail)
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("-j", "--jobs", type=int, default=6)
+    asked = parser.parse_args()
+    if shutil.which("compute-sanitizer") is None:
+        sys.exit("compute-sanitizer is not on PATH")
+    jobs = [
+        (op, tool, ["verify", op, "--bitwise", "--tag", "sanitize"], False)
+        for op in OPS
+        for tool in TOOLS
+    ]
+    for fault, tool in PLANTED.items():
+        arguments = ["verify", f"{FAULTY}:{fault}", "--case", "small"]
+        jobs.append((f"planted {fault}", tool, arguments, True))
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        findings = list(pool.map(lambda job: run(*job), jobs))
+    for finding in findings:
+        print(
+            f"{'ok' if finding.ok else 'FAILED':6} {finding.tool:9} {finding.subject}: {finding.reports}"
+        )
+        if not finding.ok:
+            print(finding.tail)
+    if asked.output:
+        data = {"schema": 1, "findings": [{**asdict(f), "ok": f.ok} for f in findings]}
+        asked.output.write_text(json.dumps(data, indent=1) + "\n")
+    sys.exit(0 if all(f.ok for f in findings) else 1)
+
+
+if __name__ == "__main__":
+    main()
