@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sparsekit.errors import GpuError, UsageError
+from sparsekit.model.call import Device
 from sparsekit.runtime.probe import probe_devices
 
 device_option = click.option(
@@ -15,8 +16,8 @@ device_option = click.option(
 )
 
 
-def gpu_of(text: str) -> tuple[Any, str]:
-    """The torch device and a line that names it. Raises GpuError when there is no such GPU."""
+def gpu_of(text: str) -> tuple[Any, Device]:
+    """The torch device, and what is known of it. Raises GpuError when there is no such GPU."""
     match = re.fullmatch(r"cuda(?::(\d+))?", text)
     if not match:
         raise UsageError(f"--device must be cuda or cuda:N, found {text!r}")
@@ -31,6 +32,4 @@ def gpu_of(text: str) -> tuple[Any, str]:
         raise GpuError(
             f"this torch ({torch.__version__}) has no CUDA; kernels need a CUDA build of torch"
         )
-    found_device = probe.devices[index]
-    major, minor = found_device.compute_capability
-    return torch.device("cuda", index), f"{found_device.name} (cuda:{index}, {major}.{minor})"
+    return torch.device("cuda", index), probe.devices[index]

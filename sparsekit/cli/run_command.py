@@ -50,13 +50,14 @@ def command(
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
-    torch_device, device_name = gpu_of(device)
+    torch_device, gpu = gpu_of(device)
 
     from sparsekit.check import campaign, runs
     from sparsekit.check.files import load_inputs, save_tensors
     from sparsekit.check.verify import make_workload
     from sparsekit.operators.operator import Operator
     from sparsekit.report.run import run_document
+    from sparsekit.runtime.environment import environment
 
     operator = Operator(op, choices, session.planner, session.store, build=build, note=say)
     digest: str | None = None
@@ -72,7 +73,7 @@ def command(
         note = {"op": op.name, "case": workload.name, "kernel": str(result.candidate)}
         save_tensors(save, result.outputs, note)
         say(f"outputs written to {save}")
-    emit(run_document(result, device_name, digest, explain=explain), form, output)
+    emit(run_document(result, environment(gpu), digest, explain=explain), form, output)
 
 
 def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:

@@ -19,6 +19,7 @@ from sparsekit.errors import ContextLostError, UsageError
 from sparsekit.model.op import TAGS, Op
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
+from sparsekit.runtime.environment import environment
 
 
 @click.command()
@@ -66,7 +67,7 @@ def command(
     session = open_session(cache_dir, kernel_dirs)
     choices = session.catalog.resolve(references)
     bases = session.catalog.resolve([against]) if against else ()
-    torch_device, device_name = gpu_of(device)
+    torch_device, gpu = gpu_of(device)
     campaign = _Campaign(session, build, torch_device, repeat, pattern, tags or ("smoke", "corner"))
     digest: str | None = None
     if inputs_file is not None:
@@ -76,7 +77,7 @@ def command(
     else:
         steps = campaign.against_float64(choices)
     results, lost = _collected(steps)
-    emit(verify_document(results, device_name, digest), form, output)
+    emit(verify_document(results, environment(gpu), digest), form, output)
     if lost is not None:
         raise lost
     ctx.exit(_exit_code(results))

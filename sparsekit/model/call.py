@@ -12,13 +12,14 @@ ScalarValue = int | float | str | None
 
 @dataclass(frozen=True)
 class Device:
-    """The device that a call's tensors live on."""
+    """The device that a call's tensors live on. pci_bus_id: how other tools know it."""
 
     compute_capability: Capability
     sm_count: int
     shared_bytes_optin: int
     index: int = 0
     name: str = ""
+    pci_bus_id: str = ""
 
 
 @dataclass(frozen=True)

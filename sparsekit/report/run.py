@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,12 +12,16 @@ from sparsekit.report.units import format_bytes, format_seconds
 
 
 def run_document(
-    result: RunResult, device: str, inputs_sha256: str | None, *, explain: bool
+    result: RunResult,
+    environment: Mapping[str, Any],
+    inputs_sha256: str | None,
+    *,
+    explain: bool,
 ) -> Document:
     """The launch, its time, the outputs in summary, and the decisions where they are asked for."""
     chosen = f"{result.candidate} {result.toolchain}" if result.candidate else "nothing to compute"
     lines = [
-        f"{result.op}, case {result.case}, on {device}",
+        f"{result.op}, case {result.case}, on {environment['gpu']}",
         f"kernel: {chosen}",
         f"time: {format_seconds(result.time_s)} (median of warm event timings; "
         "sparsekit bench compares times)"
@@ -48,7 +53,7 @@ def run_document(
         ]
         parts.append(Table("Decisions", ("", "candidate", "reason"), rows))
     data = {
-        "schema": 1, "op": result.op, "case": result.case, "device": device,
+        "schema": 1, "op": result.op, "case": result.case, "environment": dict(environment),
         "inputs_sha256": inputs_sha256,
         "kernel": str(result.candidate) if result.candidate else None,
         "toolchain": result.toolchain, "key": result.key, "time_s": result.time_s,

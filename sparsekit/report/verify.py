@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,21 +17,28 @@ _RIGHT = frozenset({"cases", "runs", "ok", "failed", "skipped", "max abs", "max 
 
 
 def verify_document(
-    results: Sequence[VerifyResult], device: str, inputs_sha256: str | None = None
+    results: Sequence[VerifyResult],
+    environment: Mapping[str, Any],
+    inputs_sha256: str | None = None,
 ) -> Document:
     """A row per kernel variant and counterpart, every failure in full, skips counted by reason."""
     groups: dict[tuple[str, str, str], list[VerifyResult]] = {}
     for result in results:
         groups.setdefault((result.kernel, result.variant, result.against), []).append(result)
     parts: list[Table | Lines] = [
-        Table(f"on {device}", _COLUMNS, [_row(k, group) for k, group in groups.items()], _RIGHT)
+        Table(
+            f"on {environment['gpu']}",
+            _COLUMNS,
+            [_row(k, group) for k, group in groups.items()],
+            _RIGHT,
+        )
     ]
     parts += [_failure(r) for r in results if r.ok is False]
     if skips := _skips(results):
         parts.append(Table("Skipped", ("count", "reason"), skips, frozenset({"count"})))
     parts.append(Lines((_summary(results),)))
     data: dict[str, Any] = {
-        "schema": 1, "device": device, "inputs_sha256": inputs_sha256,
+        "schema": 1, "environment": dict(environment), "inputs_sha256": inputs_sha256,
         "results": [asdict(r) for r in results],
     }  # fmt: skip
     return Document(data, tuple(parts))

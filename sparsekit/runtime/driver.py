@@ -74,8 +74,8 @@ class Driver:
                 "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
             )
         )
-        text = bytes(name).split(b"\0")[0].decode(errors="replace")
-        return Device((major, minor), sms, shared, index, text)
+        bus = self._check(self._cu.cuDeviceGetPCIBusId(32, handle), "cuDeviceGetPCIBusId")
+        return Device((major, minor), sms, shared, index, _text(name), _text(bus))
 
     def _attribute(self, device: Any, name: str) -> int:
         attribute = getattr(self._cu.CUdevice_attribute, name)
@@ -147,6 +147,10 @@ class Driver:
             advice = f": {_ADVICE[name]}" if name in _ADVICE else ""
             raise GpuError(f"{what}: the driver says {name}{advice}")
         return results[1] if len(results) == 2 else results[1:]
+
+
+def _text(name: Any) -> str:
+    return bytes(name).split(b"\0")[0].decode(errors="replace")
 
 
 def _first_line(error: Exception) -> str:

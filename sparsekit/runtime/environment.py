@@ -1,0 +1,58 @@
+"""What a result was obtained with: GPU, driver, clocks, versions and command, for its record."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+from sparsekit.model.call import Device
+from sparsekit.version import VERSION
+
+_LIMIT_S = 20.0
+_PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy")
+# nvidia-smi's names of what a reader of a timing wants to know; units as it gives them.
+_READINGS = (
+    "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit",
+    "temperature.gpu",
+)  # fmt: skip
+
+
+def environment(device: Device) -> dict[str, object]:
+    """GPU, its clocks and power as they are now, versions, command and time; None where unknown."""
+    return {
+        "gpu": device.name,
+        "compute_capability": "{}.{}".format(*device.compute_capability),
+        "sm_count": device.sm_count,
+        **_readings(device),
+        "versions": {"sparsekit": VERSION, "python": platform.python_version(), **_versions()},
+        "command": shlex.join(["sparsekit", *sys.argv[1:]]),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _readings(device: Device) -> dict[str, str | None]:
+    """What nvidia-smi says of this very device; the driver API has named it by its bus."""
+    command = [
+        "nvidia-smi", "-i", device.pci_bus_id, "--format=csv,noheader",
+        f"--query-gpu={','.join(_READINGS)}",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return dict.fromkeys(_READINGS)
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    return dict(zip(_READINGS, values, strict=True)) if len(values) == len(_READINGS) else {}
