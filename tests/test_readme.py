@@ -1,0 +1,60 @@
+"""The README does what it says: its example is run literally, outside the repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(heading: str) -> list[str]:
+    """The code blocks of a section."""
+    section = README.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"```\w*\n(.*?)```", section, re.DOTALL)
+
+
+def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "SPARSEKIT_CACHE_DIR": str(folder / "store")}
+    return subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_kernel_in_five_minutes(tmp_path):
+    script = blocks("Add a kernel in five minutes")[0]
+    without_gpu = "\n".join(x for x in script.splitlines() if not x.startswith("sparsekit verify"))
+    done = shell(without_gpu, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 artifacts: 9 built, 0 cached, 0 failed" in done.stdout
+    assert {p.name for p in (tmp_path / "my_pool").iterdir()} == {"kernel.cu", "spec.py"}
+
+
+def test_the_two_commands_are_those_of_ci():
+    commands = blocks("Two commands")[0].splitlines()
+    ci = (
+        (ROOT / ".ci" / "run")
+        .read_text()
+        .replace("install -q ", "install ")
+        .replace("pytest -q", "pytest")
+    )
+    assert commands[0] in ci
+    assert commands[1].split("&& ")[0] in ci
+    assert ci.rstrip().endswith("pytest")
+
+
+def test_every_kernel_folder_has_a_readme():
+    folders = [p.parent for p in ROOT.glob("kernels_*/*/spec.py")]
+    assert folders
+    assert [f for f in folders if not (f / "README.md").is_file()] == []
