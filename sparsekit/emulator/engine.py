@@ -1,0 +1,48 @@
+"""Asynchronous operations in flight: what the hardware does behind the threads' backs.
+
+An operation is issued by threads, takes effect when the schedule says so, and is forced by a wait
+for it. What orders its effects is kept in the clocks, so faults do not depend on when that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from sparsekit.emulator.schedule import Choices
+
+Array = npt.NDArray[Any]
+
+
+class Operation(Protocol):
+    """One issue of an asynchronous instruction by the warps of a convoy."""
+
+    def perform(self) -> None:
+        """Take effect, in whole or in what is left."""
+
+
+class Engine:
+    """The operations that have been issued and have not yet taken effect, oldest first."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self.pending: list[Operation] = []
+
+    def issue(self, operation: Operation) -> None:
+        if self._choices.is_eager:
+            operation.perform()
+        else:
+            self.pending.append(operation)
+
+    def advance(self) -> bool:
+        """Perform one operation, the oldest or a drawn one; False where none is in flight."""
+        if not self.pending:
+            return False
+        chosen = self._choices.below(len(self.pending)) if self._choices.is_random else 0
+        self.pending.pop(chosen).perform()
+        return True
+
+    def drain(self) -> None:
+        while self.advance():
+            pass

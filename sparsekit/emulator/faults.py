@@ -1,0 +1,105 @@
+"""What a launch on the CPU found: faults, coverage, and the checks that can be switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sparsekit.errors import SparsekitError, UsageError
+from sparsekit.ptx import PtxError
+
+CHECKS: Mapping[str, str] = {
+    "bounds": "every access lies inside an allocation, or its block's shared memory",
+    "alignment": "every access is aligned to its size",
+    "uninitialised": "nothing is read from global or shared memory before it is written",
+    "race": "conflicting accesses to shared memory are ordered by barriers and waits",
+    "global-race": "conflicting accesses of two blocks to global memory are ordered by fences",
+    "divergence": "all lanes that a warp-wide instruction names execute it together",
+    "barrier": "arrival counts of a barrier agree, and no arrival is left over",
+    "undefined-register": "no register is read before it is written",
+}
+"""The checks by name, all on unless switched off."""
+
+Triple = tuple[int, int, int]
+
+
+class UnsupportedError(PtxError):
+    """An instruction, modifier or operand that the emulator has no model of."""
+
+
+class FaultError(SparsekitError):
+    """A launch on the CPU found faults. faults: all of them, in the order found."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(map(str, faults)))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. kind: a check's name, or deadlock, trap, assert or limit.
+
+    cta, thread: indices of the block and of one thread that did it; None where no single thread
+    did. line and instruction: in the PTX; source: "file:line:column", empty without line info.
+    """
+
+    kind: str
+    message: str
+    entry: str
+    cta: Triple | None
+    thread: Triple | None
+    line: int
+    instruction: str
+    source: str
+
+    def __str__(self) -> str:
+        where = [f"block {_triple(self.cta)}"] if self.cta else []
+        where += [f"thread {_triple(self.thread)}"] if self.thread else []
+        place = f"PTX line {self.line} `{self.instruction}`" if self.line else self.entry
+        source = f" at {self.source}" if self.source else ""
+        who = f" ({', '.join(where)})" if where else ""
+        return f"{self.kind}: {self.message}; {place}{source}{who}"
+
+
+def _triple(index: Triple) -> str:
+    return ",".join(map(str, index))
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """A block of instructions that no thread executed, by its first line in the PTX."""
+
+    function: str
+    line: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one launch did. warp_instructions: executed, times warps that took part."""
+
+    entry: str
+    faults: tuple[Fault, ...]
+    blocks_executed: int
+    blocks_present: int
+    uncovered: tuple[Uncovered, ...]
+    convoy_instructions: int
+    warp_instructions: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+    def raise_faults(self) -> Report:
+        """The report itself. Raises FaultError when there are faults."""
+        if self.faults:
+            raise FaultError(self.faults)
+        return self
+
+
+def selected_checks(checks: Iterable[str] | None) -> frozenset[str]:
+    """The checks to make: None means all. Raises UsageError for a name that is none."""
+    chosen = frozenset(CHECKS if checks is None else checks)
+    if unknown := sorted(chosen - set(CHECKS)):
+        raise UsageError(f"unknown check {unknown[0]!r}; there are {', '.join(CHECKS)}")
+    return chosen

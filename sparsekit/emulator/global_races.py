@@ -1,0 +1,189 @@
+"""Races between blocks of a launch in global memory.
+
+Two accesses of different blocks to the same byte, one of them a write and not both strong, race
+unless the blocks have synchronised between them (see fences). Most memory is only read or only
+written by one block, so accesses are kept as they come, and looked at when the launch has ended or
+blocks begin to synchronise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsekit.emulator.memory import GLOBAL_BASE, GRANULE
+
+if TYPE_CHECKING:
+    from sparsekit.emulator.access_log import Bucket
+    from sparsekit.emulator.findings import Findings
+    from sparsekit.emulator.geometry import Geometry
+    from sparsekit.emulator.memory import Memory
+
+Array = npt.NDArray[Any]
+
+_READ, _WRITE, _STRONG_READ, _STRONG_WRITE = range(4)
+_NOBODY = -1
+_MOST_KEPT = 1 << 24  # elements, before they are looked at
+
+
+@dataclass(slots=True)
+class _Accesses:
+    """Accesses of one kind to one allocation. index: bytes; blocks, at: per element."""
+
+    kind: int
+    size_bytes: int
+    index: Array
+    blocks: Array
+    at: Array
+
+
+class _Shadow:
+    """Who wrote and read each byte of an allocation last, when, and by which instruction."""
+
+    def __init__(self, start: int, size: int) -> None:
+        self.start = start
+        self.writer = np.full(size, _NOBODY, np.int32)
+        self.written_at = np.zeros(size, np.int32)
+        self.written_when = np.zeros(size, np.int32)
+        self.write_was_strong = np.zeros(size, np.bool_)
+        self.reader = np.full(size, _NOBODY, np.int32)
+        self.read_at = np.zeros(size, np.int32)
+        self.read_when = np.zeros(size, np.int32)
+        self.read_was_strong = np.zeros(size, np.bool_)
+
+
+class GlobalRaces:
+    """The accesses to global memory of one launch, by allocation."""
+
+    def __init__(self, memory: Memory, findings: Findings) -> None:
+        self._memory, self._findings = memory, findings
+        self._owner = np.full(memory.content().size // GRANULE + 1, _NOBODY, np.int32)
+        for number, allocation in enumerate(memory.allocations):
+            first = (allocation.address - GLOBAL_BASE) // GRANULE
+            self._owner[first : first + -(-allocation.size_bytes // GRANULE)] = number
+        self._kept: dict[int, list[_Accesses]] = {}
+        self._shadows: dict[int, _Shadow] = {}
+        self._written: set[int] = set()
+        self._elements = 0
+        self._blocks_of_rows: Array = np.zeros(0, np.int64)
+        self._geometry: Geometry | None = None
+        self.known: Array | None = None
+        self.time = 1
+
+    def start_batch(self, geometry: Geometry) -> None:
+        self._geometry = geometry
+        self._blocks_of_rows = geometry.block_number()[::32]
+
+    def synchronised(self) -> Array:
+        """known[a, b]: up to when block a knows of block b's accesses; from now on it counts."""
+        if self.known is None:
+            assert self._geometry is not None
+            self.finish()
+            blocks = self._geometry.shape.blocks
+            self.known = np.zeros((blocks, blocks), np.int32)
+        return self.known
+
+    def add(self, bucket: Bucket) -> None:
+        """Take accesses that have been found to be inside allocations."""
+        owners = self._owner.take(bucket.index // GRANULE, mode="clip")
+        blocks = self._blocks_of_rows[bucket.rows]
+        at = bucket.instructions()
+        first = int(owners[0])
+        if (owners == first).all():
+            self._take(first, bucket.kind, bucket.size_bytes, bucket.index, blocks, at)
+            return
+        for owner in np.unique(owners):
+            here = owners == owner
+            self._take(
+                int(owner), bucket.kind, bucket.size_bytes, bucket.index[here], blocks[here],
+                at[here],
+            )  # fmt: skip
+
+    def _take(
+        self, owner: int, kind: int, size: int, index: Array, blocks: Array, at: Array
+    ) -> None:
+        if owner == _NOBODY:
+            return
+        accesses = _Accesses(kind, size, index, blocks, at)
+        if kind in (_WRITE, _STRONG_WRITE):
+            self._written.add(owner)
+        if self.known is not None:
+            self._look(owner, accesses)
+            return
+        self._kept.setdefault(owner, []).append(accesses)
+        self._elements += index.size
+        if self._elements > _MOST_KEPT:
+            for number, kept in self._kept.items():
+                for one in kept:
+                    self._look(number, one)
+            self._kept.clear()
+            self._elements = 0
+
+    def finish(self) -> None:
+        """Look at all that was kept of allocations that somebody wrote."""
+        for owner, kept in self._kept.items():
+            if owner in self._written:
+                for accesses in kept:
+                    self._look(owner, accesses)
+        self._kept.clear()
+        self._elements = 0
+
+    def _look(self, owner: int, accesses: _Accesses) -> None:
+        shadow = self._shadows.get(owner)
+        if shadow is None:
+            allocation = self._memory.allocations[owner]
+            start = allocation.address - GLOBAL_BASE
+            shadow = self._shadows[owner] = _Shadow(start, allocation.size_bytes)
+        size = accesses.size_bytes
+        cells = ((accesses.index - shadow.start)[:, None] + np.arange(size)).reshape(-1)
+        blocks, at = np.repeat(accesses.blocks, size), np.repeat(accesses.at, size)
+        strong = accesses.kind in (_STRONG_READ, _STRONG_WRITE)
+        is_read = accesses.kind in (_READ, _STRONG_READ)
+        race = self._unordered(shadow.writer, shadow.written_when, cells, blocks)
+        if strong:
+            race &= ~shadow.write_was_strong[cells]
+        if race.any():
+            self._report(shadow, race, cells, blocks, at, "reads" if is_read else "writes", "wrote")
+        if is_read:
+            shadow.reader[cells], shadow.read_at[cells] = blocks, at
+            shadow.read_when[cells], shadow.read_was_strong[cells] = self.time, strong
+            return
+        race = self._unordered(shadow.reader, shadow.read_when, cells, blocks)
+        if strong:
+            race &= ~shadow.read_was_strong[cells]
+        if race.any():
+            self._report(shadow, race, cells, blocks, at, "writes", "reads")
+        shadow.writer[cells], shadow.written_at[cells] = blocks, at
+        shadow.written_when[cells], shadow.write_was_strong[cells] = self.time, strong
+        other = shadow.writer[cells] != blocks
+        if not strong and other.any():
+            self._report(shadow, other, cells, blocks, at, "writes", "wrote")
+
+    def _unordered(self, who: Array, when: Array, cells: Array, blocks: Array) -> Array:
+        others = who[cells]
+        race: Array = (others != _NOBODY) & (others != blocks)
+        if self.known is not None and race.any():
+            race &= self.known[blocks, others] < when[cells]
+        return race
+
+    def _report(
+        self, shadow: _Shadow, race: Array, cells: Array, blocks: Array, at: Array, does: str,
+        did: str,
+    ) -> None:  # fmt: skip
+        position = int(race.argmax())
+        cell = int(cells[position])
+        table = shadow.writer if did == "wrote" else shadow.reader
+        where_at = shadow.written_at if did == "wrote" else shadow.read_at
+        assert self._geometry is not None
+        other = self._geometry.block_index(int(table[cell]))
+        line = self._findings.line(int(where_at[cell]))
+        mine = self._geometry.block_index(int(blocks[position]))
+        where = self._memory.describe(GLOBAL_BASE + shadow.start + cell)
+        text = (
+            f"block {mine} {does} {where}, which block {other} {did} in PTX line {line}, "
+            "and nothing orders the two"
+        )
+        self._findings.add_block("global-race", text, int(at[position]), mine)

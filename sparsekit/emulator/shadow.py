@@ -1,0 +1,191 @@
+"""What is known of each cell of shared memory: who wrote and read it last, and when.
+
+A cell is the largest power of two of bytes that no access of the kernel splits. A write or read is
+in order with an earlier write when the accessing warp knows of it (see clocks); a write must
+be in order with all earlier reads too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsekit.emulator.clocks import ATOMIC_AGENT, COPY_AGENT, KINDS, WARP_AGENT
+from sparsekit.emulator.layout import SHARED_START
+
+if TYPE_CHECKING:
+    from sparsekit.emulator.access_log import Bucket
+    from sparsekit.emulator.machine import Machine
+
+Array = npt.NDArray[Any]
+
+READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE = range(5)
+_AGENTS = {WRITE: WARP_AGENT, STRONG_WRITE: ATOMIC_AGENT, COPY_WRITE: COPY_AGENT}
+_STRONG = (STRONG_READ, STRONG_WRITE)
+
+
+class SharedShadow:
+    """The shadow of all shared memory of a batch.
+
+    writer: the stamp of the last write, 0 for none; written_at: its instruction. last_read: the
+    packed time of the last read by anybody; reads: the same by each warp of the unit.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._clocks = machine.clocks
+        checks = machine.findings.checks
+        self._bounds, self._races = "bounds" in checks, "race" in checks
+        self._uninitialised = "uninitialised" in checks
+        self._cell = machine.code.shared_cell
+        self._shift = self._cell.bit_length() - 1
+        self._cells = machine.storage.shared.size >> self._shift
+        storage = machine.storage
+        self._unit_base = storage.unit_base[::32].astype(np.uint32)  # per row
+        self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
+        self.writer = np.zeros(self._cells, np.int32)
+        self.written_at = np.zeros(self._cells, np.int32)
+        self.last_read = np.zeros(self._cells, np.int32)
+        self.reads: Array | None = None
+        self.strong_reads: Array | None = None
+
+    def reset(self) -> None:
+        for table in (self.writer, self.last_read, self.reads, self.strong_reads):
+            if table is not None and table.any():
+                table[...] = 0
+
+    def check(self, bucket: Bucket) -> None:
+        """Check accesses in order with all before, and note them."""
+        self._check_place(bucket)
+        if not (self._races or self._uninitialised):
+            return
+        count = max(bucket.size_bytes >> self._shift, 1)
+        cells, rows = bucket.index >> np.uint32(self._shift), bucket.rows
+        if count > 1:
+            cells = (cells[:, None] + np.arange(count, dtype=np.uint32)).reshape(-1)
+            rows = np.repeat(rows, count)
+        cells = cells.astype(np.intp)
+        stamps = self.writer.take(cells)
+        if bucket.kind in (READ, STRONG_READ):
+            if self._uninitialised and np.count_nonzero(stamps) != stamps.size:
+                self._report_uninitialised(bucket, int((stamps == 0).argmax()) // count)
+            if self._races:
+                self._check_order(bucket, count, cells, rows, stamps)
+                self._note_read(bucket.kind, cells, rows)
+            return
+        if self._races:
+            self._check_order(bucket, count, cells, rows, stamps)
+            self._check_reads(bucket, count, cells, rows)
+        agent = self._clocks.warp_of_row[rows] + _AGENTS[bucket.kind] * self._clocks.warps
+        new = (agent + self._clocks.stamp()).astype(np.int32)
+        self.writer[cells] = new
+        self.written_at[cells] = np.repeat(bucket.instructions(), count)
+        if self._races and bucket.kind != STRONG_WRITE:
+            other = self.writer.take(cells) != new
+            if np.count_nonzero(other):
+                position = int(other.argmax())
+                self._report_race(bucket, position, count, cells, "writes", "wrote")
+
+    def _check_place(self, bucket: Bucket) -> None:
+        machine, size = self._machine, bucket.size_bytes
+        if size > 1 and np.bitwise_or.reduce(bucket.index) & np.uint32(size - 1):
+            at, thread = bucket.origin(int(((bucket.index & np.uint32(size - 1)) != 0).argmax()))
+            text = f"an access of {size} bytes to shared memory that is not aligned to them"
+            machine.findings.add(machine.geometry, "alignment", text, at, thread)
+        if not self._bounds:
+            return
+        inside = bucket.index - self._unit_base[bucket.rows]
+        if machine.cluster_size > 1:
+            far = inside >= self._unit_bytes
+            inside = np.where(far, self._unit_bytes, inside % np.uint32(machine.shared_stride))
+        end = machine.storage.shared_end
+        if int(inside.min()) < SHARED_START or int(inside.max()) + size > end:
+            bad = (inside < SHARED_START) | (inside.astype(np.int64) + size > end)
+            position = int(bad.argmax())
+            at, thread = bucket.origin(position)
+            text = (
+                f"{size} bytes at {int(inside[position]):#x} of shared memory, "
+                f"which is [{SHARED_START:#x}, {end:#x})"
+            )
+            machine.findings.add(machine.geometry, "bounds", text, at, thread)
+
+    def _check_order(
+        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array
+    ) -> None:
+        """Each access against the last write of its cell."""
+        clocks = self._clocks
+        agents = stamps & clocks.agent_mask
+        known = clocks.known.reshape(-1).take(rows * clocks.agents + agents)
+        late = stamps > known
+        if not np.count_nonzero(late):
+            return
+        if bucket.kind in _STRONG:
+            late &= agents // clocks.warps != ATOMIC_AGENT
+            if not np.count_nonzero(late):
+                return
+        does = "reads" if bucket.kind in (READ, STRONG_READ) else "writes"
+        self._report_race(bucket, int(late.argmax()), count, cells, does, "wrote")
+
+    def _check_reads(self, bucket: Bucket, count: int, cells: Array, rows: Array) -> None:
+        """Each write against the earlier reads of its cell by other warps."""
+        clocks = self._clocks
+        recent = self.last_read.take(cells) > clocks.floors().take(rows)
+        if not np.count_nonzero(recent):
+            return
+        where = recent.nonzero()[0]
+        known = clocks.known[rows[where], : clocks.warps].T
+        tables = (self.reads,) if bucket.kind == STRONG_WRITE else (self.reads, self.strong_reads)
+        for table in tables:
+            if table is None:
+                continue
+            late = table[:, cells[where]] > known
+            if np.count_nonzero(late):
+                warp, position = np.argwhere(late)[0]
+                self._report_race(
+                    bucket, int(where[position]), count, cells, "writes", "reads", int(warp)
+                )
+
+    def _note_read(self, kind: int, cells: Array, rows: Array) -> None:
+        name = "reads" if kind == READ else "strong_reads"
+        table = getattr(self, name)
+        if table is None:
+            table = np.zeros((self._clocks.warps, self._cells), np.int32)
+            setattr(self, name, table)
+        now = self._clocks.stamp()
+        self.last_read[cells] = now
+        table.reshape(-1)[self._clocks.warp_of_row[rows] * self._cells + cells] = now
+
+    def _report_uninitialised(self, bucket: Bucket, lane: int) -> None:
+        at, thread = bucket.origin(lane)
+        machine = self._machine
+        offset = int(bucket.index[lane]) % machine.storage.shared_stride
+        text = f"reads byte {offset:#x} of shared memory, which nothing has written"
+        machine.findings.add(machine.geometry, "uninitialised", text, at, thread)
+
+    def _report_race(
+        self, bucket: Bucket, position: int, count: int, cells: Array, does: str, did: str,
+        reader: int | None = None,
+    ) -> None:  # fmt: skip
+        at, thread = bucket.origin(position // count)
+        machine = self._machine
+        cell = int(cells[position])
+        offset = (cell << self._shift) % machine.storage.shared_stride
+        if reader is None:
+            kind, warp = self._clocks.agent(int(self.writer[cell]))
+            line = machine.code.matched[int(self.written_at[cell])].instruction.line
+            other = f"{KINDS[kind]} {self._warp(warp)} wrote in PTX line {line}"
+        else:
+            other = f"{KINDS[WARP_AGENT]} {self._warp(reader)} reads"
+        warp_of_thread = int(machine.geometry.warp[thread])
+        text = (
+            f"warp {warp_of_thread} {does} byte {offset:#x} of shared memory, which {other}, "
+            f"and nothing orders the two"
+        )
+        machine.findings.add(machine.geometry, "race", text, at, thread)
+
+    def _warp(self, warp: int) -> str:
+        """A warp of a unit for a message: with its block's rank in a cluster."""
+        rank, number = divmod(warp, self._machine.geometry.shape.warps)
+        return f"{number} of block {rank}" if self._machine.cluster_size > 1 else str(number)
