@@ -8,7 +8,7 @@ from sparsekit.emulator.faults import (
     Uncovered,
     UnsupportedError,
 )
-from sparsekit.emulator.launch import Program, launch, load, pack_values
+from sparsekit.emulator.host import Program, launch, load, pack_values
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.schedule import Schedule
 

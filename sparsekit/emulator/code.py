@@ -118,13 +118,25 @@ def make_code(module: Module, entry: Function) -> Code:
         matched += [TABLE.match(i, base + k) for k, i in enumerate(function.instructions)]
         first_block[function.name] = len(blocks)
         _add_blocks(code, number, function, base, noreturn)
-        for register in (r for i in function.instructions for r in (*i.reads, *i.writes)):
-            code.slot(number, register)
-        flow = control_flow(function, noreturn)
-        for index, name in maybe_undefined_reads(function, flow):
-            code.suspects.setdefault(base + index, set()).add(name)
+        slots = code.slots
+        for instruction in function.instructions:
+            for register in (*instruction.reads, *instruction.writes):
+                if (number, register.name) not in slots:
+                    code.slot(number, register)
     live_registers(code)
+    for number, function in enumerate(functions):
+        _find_suspects(code, number, function, noreturn)
     return code
+
+
+def _find_suspects(code: Code, number: int, function: Function, noreturn: set[str]) -> None:
+    """Note the reads that some path reaches without a write before."""
+    first = code.first_block[function.name]
+    if not code.blocks[first].live_in:  # whatever is read has been written
+        return
+    base = code.blocks[first].start
+    for index, name in maybe_undefined_reads(function, control_flow(function, noreturn)):
+        code.suspects.setdefault(base + index, set()).add(name)
 
 
 def _callees_first(module: Module, entry: Function) -> Iterator[Function]:

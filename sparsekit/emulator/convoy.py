@@ -44,6 +44,10 @@ class Convoy:
 
     # ---- what translated blocks bind
 
+    def bind(self, wanted: tuple[tuple[Any, ...], ...]) -> list[Array]:
+        """The vectors that a block works with: (method, arguments) of each."""
+        return [getattr(self, kind)(*what) for kind, *what in wanted]
+
     def const(self, value: int | float, dtype: str) -> Array:
         """A vector of one value; integers are cut to the type's width."""
         key = (value, dtype, self.n)
@@ -84,6 +88,12 @@ class Convoy:
     def param(self, offset: int, dtype: str) -> Array:
         """A vector of one parameter's value; refilled at each launch."""
         return self.machine.param(offset, dtype)[: self.n]
+
+    def clock(self, name: str, dtype: Any) -> Array:
+        """%clock and the like: a count of steps, which only ever grows."""
+        shift = 32 if name.endswith("_hi") else 0
+        now: Array = np.full(self.n, self.machine.steps >> shift, np.uint64).astype(dtype)
+        return now
 
     # ---- addresses
 

@@ -31,9 +31,10 @@ _MOST_KEPT = 1 << 24  # elements, before they are looked at
 
 @dataclass(slots=True)
 class _Accesses:
-    """Accesses of one kind to one allocation. index: bytes; blocks, at: per element."""
+    """Accesses of one kind and time to one allocation. index: bytes; blocks, at: per element."""
 
     kind: int
+    time: int
     size_bytes: int
     index: Array
     blocks: Array
@@ -58,8 +59,8 @@ class _Shadow:
 class GlobalRaces:
     """The accesses to global memory of one launch, by allocation."""
 
-    def __init__(self, memory: Memory, findings: Findings) -> None:
-        self._memory, self._findings = memory, findings
+    def __init__(self, memory: Memory, findings: Findings, blocks: int) -> None:
+        self._memory, self._findings, self._blocks = memory, findings, blocks
         self._owner = np.full(memory.content().size // GRANULE + 1, _NOBODY, np.int32)
         for number, allocation in enumerate(memory.allocations):
             first = (allocation.address - GLOBAL_BASE) // GRANULE
@@ -70,21 +71,29 @@ class GlobalRaces:
         self._elements = 0
         self._blocks_of_rows: Array = np.zeros(0, np.int64)
         self._geometry: Geometry | None = None
-        self.known: Array | None = None
-        self.time = 1
+        self._known: Array | None = None  # [a, b]: up to when block a knows of block b's doings
+        self._time = 1
 
     def start_batch(self, geometry: Geometry) -> None:
         self._geometry = geometry
         self._blocks_of_rows = geometry.block_number()[::32]
 
-    def synchronised(self) -> Array:
-        """known[a, b]: up to when block a knows of block b's accesses; from now on it counts."""
-        if self.known is None:
-            assert self._geometry is not None
+    def released(self, block: int) -> Array:
+        """All that a block knows now, its own doings included; what it does next is later."""
+        if self._known is None:
+            known = np.zeros(self._blocks, np.int32)
+        else:
+            known = self._known[block].copy()
+        known[block] = self._time
+        self._time += 1
+        return known
+
+    def learn(self, block: int, known: Array) -> None:
+        """A block takes in what others knew: from now on there is order between blocks."""
+        if self._known is None:
             self.finish()
-            blocks = self._geometry.shape.blocks
-            self.known = np.zeros((blocks, blocks), np.int32)
-        return self.known
+            self._known = np.zeros((self._blocks, self._blocks), np.int32)
+        self._known[block] = np.maximum(self._known[block], known)
 
     def add(self, bucket: Bucket) -> None:
         """Take accesses that have been found to be inside allocations."""
@@ -107,10 +116,10 @@ class GlobalRaces:
     ) -> None:
         if owner == _NOBODY:
             return
-        accesses = _Accesses(kind, size, index, blocks, at)
+        accesses = _Accesses(kind, self._time, size, index, blocks, at)
         if kind in (_WRITE, _STRONG_WRITE):
             self._written.add(owner)
-        if self.known is not None:
+        if self._known is not None:
             self._look(owner, accesses)
             return
         self._kept.setdefault(owner, []).append(accesses)
@@ -149,7 +158,8 @@ class GlobalRaces:
             self._report(shadow, race, cells, blocks, at, "reads" if is_read else "writes", "wrote")
         if is_read:
             shadow.reader[cells], shadow.read_at[cells] = blocks, at
-            shadow.read_when[cells], shadow.read_was_strong[cells] = self.time, strong
+            shadow.read_when[cells] = accesses.time
+            shadow.read_was_strong[cells] = strong
             return
         race = self._unordered(shadow.reader, shadow.read_when, cells, blocks)
         if strong:
@@ -157,7 +167,7 @@ class GlobalRaces:
         if race.any():
             self._report(shadow, race, cells, blocks, at, "writes", "reads")
         shadow.writer[cells], shadow.written_at[cells] = blocks, at
-        shadow.written_when[cells], shadow.write_was_strong[cells] = self.time, strong
+        shadow.written_when[cells], shadow.write_was_strong[cells] = accesses.time, strong
         other = shadow.writer[cells] != blocks
         if not strong and other.any():
             self._report(shadow, other, cells, blocks, at, "writes", "wrote")
@@ -165,8 +175,8 @@ class GlobalRaces:
     def _unordered(self, who: Array, when: Array, cells: Array, blocks: Array) -> Array:
         others = who[cells]
         race: Array = (others != _NOBODY) & (others != blocks)
-        if self.known is not None and race.any():
-            race &= self.known[blocks, others] < when[cells]
+        if self._known is not None and race.any():
+            race &= self._known[blocks, others] < when[cells]
         return race
 
     def _report(

@@ -74,6 +74,8 @@ class Machine:
         self.barriers = Barriers(self)
         self.calls = CallStack(self)
         self.fences = Fences(self, races)
+        self._races = races
+        self.block_of_row = np.zeros(geometry.threads // WARP, np.int64)
         checked = code.suspects and "undefined-register" in findings.checks
         self.defined: dict[int, Array] | None = {} if checked else None
         self.at = np.full(geometry.threads, _NOWHERE, np.int32)
@@ -85,7 +87,7 @@ class Machine:
         self._translations = translations
         self._convoys: dict[tuple[int, int], Convoy] = {}
         self._functions: dict[tuple[int, int, int, bool], BlockFunction] = {}
-        self._steps, self._step_limit = 0, step_limit
+        self.steps, self._step_limit = 0, step_limit
 
     # ---- running
 
@@ -97,6 +99,10 @@ class Machine:
         self.barriers.reset()
         self.copies.reset()
         self.calls.reset()
+        self.fences.reset()
+        self.block_of_row[:] = self.geometry.block_number()[::WARP]
+        if self._races is not None:
+            self._races.start_batch(self.geometry)
         if self.defined is not None:
             self.defined.clear()
         self.live[:] = self.geometry.exists & (self.geometry.unit < units)
@@ -171,8 +177,8 @@ class Machine:
 
     def _next(self) -> Convoy | None:
         """The threads that run next; None when all have exited."""
-        self._steps += 1
-        if self._steps > self._step_limit:
+        self.steps += 1
+        if self.steps > self._step_limit:
             self.fault("limit", f"no end after {self._step_limit} steps", None, None)
         if self.choices.run_an_operation():
             self.engine.advance()
@@ -226,10 +232,10 @@ class Machine:
             threads.reshape(-1, WARP)[others] = False
             return number, threads
         number = int(standing.min())
-        if self._steps % _FAIR_STEP == 0 and number != _NOWHERE:
+        if self.steps % _FAIR_STEP == 0 and number != _NOWHERE:
             present = np.unique(standing)
             number = int(
-                present[self._steps // _FAIR_STEP % (len(present) - (present[-1] == _NOWHERE))]
+                present[self.steps // _FAIR_STEP % (len(present) - (present[-1] == _NOWHERE))]
             )
         return number, standing == number
 

@@ -39,6 +39,7 @@ WIDTH_BYTES |= {"u8": 8, "i8": 8, "f8": 8, "c16": 16}
 _UNSIGNED = {0: "?", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _WORD = 1 << 64
 _MOST_DEFERRED = 64
+_CLOCKS = ("%clock", "%globaltimer")
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Writer:
         self.code, self.block, self.masked = code, block, masked
         self.env: dict[str, object] = {}
         self._lines: list[str] = []
-        self._binds: dict[str, str] = {}
+        self._binds: dict[tuple[Any, ...], str] = {}
         self._current: dict[int, Value] = {}
         self._views: dict[tuple[str, str], str] = {}
         self._origins: dict[str, int] = {}
@@ -125,16 +126,16 @@ class Writer:
             raise ValueError(f"two functions are called {name}")
         return name
 
-    def bind(self, prefix: str, expression: str) -> str:
-        """A name for what is fixed while the convoy's range is: a constant or register storage."""
-        found = self._binds.get(expression)
+    def bind(self, kind: str, *what: object) -> str:
+        """A name for what is fixed while the convoy's range is: what Convoy.KIND(*what) gives."""
+        key = (kind, *what)
+        found = self._binds.get(key)
         if found is None:
-            found = f"{prefix}{len(self._binds)}"
-            self._binds[expression] = found
+            found = self._binds[key] = f"b{len(self._binds)}"
         return found
 
     def const(self, value: int | float, dtype: str) -> str:
-        return self.bind("k", f"L.const({value!r}, {dtype!r})")
+        return self.bind("const", value, dtype)
 
     # ---- operands
 
@@ -154,16 +155,19 @@ class Writer:
             case Float():
                 return self._read_float(operand, dtype)
             case Special(name):
-                return self.bind("s", f"L.special({name!r}, {dtype!r})")
+                return self._special(name, dtype)
             case Symbol(name, offset):
-                return self.bind(
-                    "a", f"L.symbol({self.block.function}, {name!r}, {offset}, {dtype!r})"
-                )
+                return self.bind("symbol", self.block.function, name, offset, dtype)
         raise self.matched.unsupported(f"operand {operand} is not modelled here")
+
+    def _special(self, name: str, dtype: str) -> str:
+        if name.startswith(_CLOCKS):
+            return self.temp(f"L.clock({name!r}, {dtype})")
+        return self.bind("special", name, dtype)
 
     def _read_float(self, operand: Float, dtype: str) -> str:
         if dtype[0] == "f":
-            return self.bind("k", f"L.float_const({operand.bits}, {operand.width_bits}, {dtype!r})")
+            return self.bind("float_const", operand.bits, operand.width_bits, dtype)
         if operand.width_bits == 8 * WIDTH_BYTES[dtype]:
             return self.const(operand.bits, dtype)
         if dtype == "u4":  # a decimal constant, kept in 64 bits
@@ -188,7 +192,7 @@ class Writer:
         return self._cast(value, slot.width, dtype)
 
     def _storage(self, slot: Slot, dtype: str) -> str:
-        name = self.bind("r", f"L.register({slot.index}, {dtype!r})")
+        name = self.bind("register", slot.index, dtype)
         self._origins[name] = slot.index
         return name
 
@@ -356,13 +360,15 @@ class Writer:
             hazard = value.origin is not None and value.origin in written
             names.append(self.temp(f"{value.name}.copy()") if hazard else value.name)
         for (slot, value), name in zip(live, names, strict=True):
-            storage = self.bind("r", f"L.register({slot}, {value.dtype!r})")
+            storage = self.bind("register", slot, value.dtype)
             if self.masked:
                 self.line(f"copyto({storage}, {name}, where=m)")
             else:
                 self.line(f"{storage}[...] = {name}")
         self.line(f"return ({''.join(f'{name}, ' for name in returned)})")
-        binds = "".join(f" {name} = {text}\n" for text, name in self._binds.items())
+        bound = ", ".join(self._binds.values())
+        binds = f" {bound}, = L.bind(BOUND)\n" if bound else ""
+        self.env["BOUND"] = tuple(self._binds)
         body = "".join(f"  {text}\n" for text in self._lines)
         return f"def bind(L):\n{binds} def run(m):\n{body} return run\n"
 

@@ -135,6 +135,7 @@ def read_modify_write(
 ) -> Array:  # fmt: skip
     """The old values, as bits; lanes with one address take turns."""
     old = np.zeros(c.n, np.dtype(_BITS[size]))
+    c.machine.fences.access(c, space, address, offset, mask, *order, "rw")
     for where, own, lanes in generic_windows(c, space, address, offset, mask):
         chosen = lanes.nonzero()[0]
         if not chosen.size:
@@ -142,7 +143,6 @@ def read_modify_write(
         index = c.shared_index(own, offset) if where == "shared" else c.global_index(own, offset)
         index = index[chosen]
         machine = c.machine
-        machine.fences.before_atomic(c, where, index, chosen, order)
         if c.log is not None:
             c.log.add(where, STRONG_WRITE, size, index, chosen, True, c, at)
         rows = index >> index.dtype.type(size.bit_length() - 1)
@@ -151,7 +151,6 @@ def read_modify_write(
             old[chosen] = _in_turn(table, rows, op, kind, where, [v[chosen] for v in values])
         except IndexError:
             outside(c, at)
-        machine.fences.after_atomic(c, where, index, chosen, order)
     return old
 
 

@@ -21,10 +21,15 @@ def _three(w: Writer, m: Matched, dtype: str) -> tuple[str, str, str]:
     return a, b, w.read(m.operands[3], dtype)
 
 
+def _unsigned(m: Matched) -> str:
+    """The unsigned type, for what wraps around: the bits are the same."""
+    return DTYPES[m["t"]].replace("i", "u")
+
+
 @CHAPTER.form(f"add t={_I}", 3)
 @CHAPTER.form(f"sub t={_I}", 3)
 def add(w: Writer, m: Matched) -> None:
-    dtype = DTYPES[m["t"]]
+    dtype = _unsigned(m)
     a, b = _two(w, m, dtype)
     w.write(m.operands[0], f"{_UFUNCS[m.form.base]}({a}, {b})", dtype)
 
@@ -55,7 +60,7 @@ def packed_halves(w: Writer, m: Matched) -> None:
 @CHAPTER.form("subc cc? t=u32|s32|u64|s64", 3)
 def add_carry(w: Writer, m: Matched) -> None:
     """The carry flag CC.CF is a register of its own; sub keeps the borrow in it."""
-    dtype = DTYPES[m["t"]].replace("i", "u")
+    dtype = _unsigned(m)
     a, b = _two(w, m, dtype)
     is_add = m.form.base.startswith("add")
     first = w.temp(f"{'add' if is_add else 'subtract'}({a}, {b})")
@@ -73,7 +78,7 @@ def add_carry(w: Writer, m: Matched) -> None:
 
 @CHAPTER.form("mul part=lo t=u16|u32|u64|s16|s32|s64", 3)
 def mul_lo(w: Writer, m: Matched) -> None:
-    dtype = DTYPES[m["t"]]
+    dtype = _unsigned(m)
     a, b = _two(w, m, dtype)
     w.write(m.operands[0], f"multiply({a}, {b})", dtype)
 
@@ -94,7 +99,7 @@ def mul_wide(w: Writer, m: Matched) -> None:
 
 @CHAPTER.form(f"mad part=lo t={_I}", 4)
 def mad_lo(w: Writer, m: Matched) -> None:
-    dtype = DTYPES[m["t"]]
+    dtype = _unsigned(m)
     a, b, c = _three(w, m, dtype)
     w.write(m.operands[0], f"{a} * {b} + {c}", dtype)
 

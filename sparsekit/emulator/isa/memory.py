@@ -71,7 +71,7 @@ def ld(w: Writer, m: Matched) -> None:
         if named is not None and named[0] == "entry":
             for position, element in enumerate(elements):
                 offset = named[1] + position * size
-                w.write(element, w.bind("p", f"L.param({offset}, {dtype!r})"), dtype)
+                w.write(element, w.bind("param", offset, dtype), dtype)
             return
         space = "local" if named else "param"
     function = access.load_params if space == "param" else _LOADS[space]
@@ -79,6 +79,8 @@ def ld(w: Writer, m: Matched) -> None:
     strength = access.READ if m["sem"] in ("", "weak") else access.STRONG_READ
     arguments = f"L, {base}, {offset}, {size}, {count}, {w.mask}, {strength}, {w.at}"
     name = w.temp(f"{w.fn(function)}({arguments})")
+    if strength == access.STRONG_READ and space in ("shared", "global", ""):
+        _order(w, m, space, base, offset, "r")
     bits = _BITS[size]
     for position, element in enumerate(elements):
         if not isinstance(element, Sink):
@@ -105,5 +107,14 @@ def st(w: Writer, m: Matched) -> None:
     values = "".join(f"{w.read(e, _BITS[size])}, " for e in elements)
     base, offset = sized_address(w, m, target, space)
     strength = access.WRITE if m["sem"] in ("", "weak") else access.STRONG_WRITE
+    if strength == access.STRONG_WRITE and space in ("shared", "global", ""):
+        _order(w, m, space, base, offset, "w")
     arguments = f"L, {base}, {offset}, {size}, ({values}), {w.mask}, {strength}, {w.at}"
     w.line(f"{w.fn(_STORES[space])}({arguments})")
+
+
+def _order(w: Writer, m: Matched, space: str, base: str, offset: int, what: str) -> None:
+    """A strong access takes part in the order that fences make."""
+    order, scope = m["sem"] or "weak", m["scope"] or "sys"
+    place = f"L, {space!r}, {base}, {offset}, {w.mask}"
+    w.line(f"L.machine.fences.access({place}, {order!r}, {scope!r}, {what!r})")

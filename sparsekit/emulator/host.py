@@ -92,7 +92,7 @@ def launch(
         storage = Storage(code, geometry, memory, shared_bytes, packed)
         races = None
         if shape.blocks > 1 and "global-race" in findings.checks:
-            races = GlobalRaces(memory, findings)
+            races = GlobalRaces(memory, findings, shape.blocks)
         machine = Machine(
             code, translations, geometry, storage, findings, choices, races, step_limit
         )
