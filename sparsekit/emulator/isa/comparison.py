@@ -11,7 +11,7 @@ from sparsekit.ptx.operands import Operand, Pair
 CHAPTER = Chapter("Comparison and Selection Instructions")
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED_SIGNS = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
-_UNORDERED = {"equ": "!=", "neu": "==", "ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
+_UNORDERED = {"neu": "==", "ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
 _COMPARE = "cmp=eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan"
@@ -25,11 +25,13 @@ def compared(comparison: str, a: str, b: str, *, is_float: bool) -> str:
         return f"~(isnan({a}) | isnan({b}))"
     if comparison == "nan":
         return f"isnan({a}) | isnan({b})"
+    if comparison == "equ":
+        return f"~(({a} < {b}) | ({a} > {b}))"
     if comparison in _UNORDERED:
         return f"~({a} {_UNORDERED[comparison]} {b})"
     sign = {**_SIGNS, **_UNSIGNED_SIGNS}[comparison]
     if comparison == "ne" and is_float:
-        return f"({a} != {b}) & ~(isnan({a}) | isnan({b}))"
+        return f"({a} < {b}) | ({a} > {b})"
     return f"{a} {sign} {b}"
 
 
@@ -47,7 +49,7 @@ def _sources(w: Writer, m: Matched, kind: str) -> tuple[str, str]:
 def _check(m: Matched, kind: str) -> bool:
     """Whether the type is a floating one. Raises where the comparison is none for the type."""
     is_float = "f" in kind
-    floating_only = m["cmp"] in _UNORDERED or m["cmp"] in ("num", "nan")
+    floating_only = m["cmp"] in _UNORDERED or m["cmp"] in ("equ", "num", "nan")
     if floating_only and not is_float or m["cmp"] in _UNSIGNED_SIGNS and kind[0] != "u":
         raise m.unsupported(f"comparison {m['cmp']} of {kind}")
     return is_float

@@ -74,19 +74,20 @@ def to_f32(x: Array, mode: str = "rn") -> Array:
     return np.where(wrong, np.nextafter(r, toward), r)
 
 
-def _negative_zero(result: Array, a: Array, b: Array, mode: str) -> Array:
-    """In mode rm an exact sum of opposites is -0."""
+def _rounded_sum(a: Array, b: Array, mode: str) -> Array:
+    """The sum of doubles as f32; in mode rm an exact sum of opposites is -0."""
+    total = odd_sum(a, b)
+    result = to_f32(total, mode)
     if mode != "rm":
         return result
-    opposite = (result == 0) & (np.signbit(a) != np.signbit(b))
-    return np.where(opposite, -np.abs(result), result)
+    opposite = (total == 0) & (np.signbit(a) != np.signbit(b))
+    return np.where(opposite, np.float32(-0.0), result)
 
 
 def add_f32(a: Array, b: Array, mode: str) -> Array:
     if mode == "rn":
         return a + b
-    wide_a, wide_b = a.astype("f8"), b.astype("f8")
-    return _negative_zero(to_f32(odd_sum(wide_a, wide_b), mode), a, b, mode)
+    return _rounded_sum(a.astype("f8"), b.astype("f8"), mode)
 
 
 def mul_f32(a: Array, b: Array, mode: str) -> Array:
@@ -115,9 +116,7 @@ def fma_rn_f32(a: Array, b: Array, c: Array) -> Array:
 def fma_f32(a: Array, b: Array, c: Array, mode: str) -> Array:
     if mode == "rn":
         return fma_rn_f32(a, b, c)
-    product = a.astype("f8") * b
-    result = to_f32(odd_sum(product, c.astype("f8")), mode)
-    return _negative_zero(result, product, c, mode)
+    return _rounded_sum(a.astype("f8") * b, c.astype("f8"), mode)
 
 
 # ---- double precision
@@ -137,7 +136,7 @@ def _directed(s: Array, error: Array, mode: str) -> Array:
 def add_f64(a: Array, b: Array, mode: str) -> Array:
     if mode == "rn":
         return a + b
-    return _lanes(lambda x, y: x + y, mode, _add_in_place, a, b)
+    return _lanes(lambda x, y: x + y, mode, _add, a, b)
 
 
 def mul_f64(a: Array, b: Array, mode: str) -> Array:
@@ -164,7 +163,7 @@ def sqrt_f64(a: Array, mode: str) -> Array:
 def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
     """a b + c, rounded once: error-free transformations, exact fractions near the range's ends."""
     if mode != "rn":
-        return _lanes(lambda x, y, z: x * y + z, mode, _fma_in_place, a, b, c)
+        return _lanes(lambda x, y, z: x * y + z, mode, _multiply_add, a, b, c)
     high, low = _two_product(a, b)
     upper, lower = two_sum(c, low)
     result_high, result_low = two_sum(high, upper)
@@ -173,7 +172,7 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
     hard = ~np.logical_and.reduce([((s > _SAFE_LOW) | (s == 0)) & (s < _SAFE_HIGH) for s in sizes])
     hard |= (high == 0) & (a != 0) & (b != 0)
     if hard.any():
-        exact = _lanes(lambda x, y, z: x * y + z, mode, _fma_in_place, a[hard], b[hard], c[hard])
+        exact = _lanes(lambda x, y, z: x * y + z, mode, _multiply_add, a[hard], b[hard], c[hard])
         result[hard] = exact
     zero = (high == 0) & (low == 0)
     return np.where(zero & ~hard, high + c, result)
@@ -187,11 +186,11 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
-def _add_in_place(a: Array, b: Array) -> Array:
+def _add(a: Array, b: Array) -> Array:
     return a + b
 
 
-def _fma_in_place(a: Array, b: Array, c: Array) -> Array:
+def _multiply_add(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
 
 
@@ -202,8 +201,12 @@ def _quotient(x: Fraction, y: Fraction) -> Fraction:
 def _lanes(
     exact: Callable[..., Fraction], mode: str, plain: Callable[..., Any], *operands: Array
 ) -> Array:
-    """Lane by lane in exact fractions; where a lane is not finite, or divides by 0, plain."""
+    """Lane by lane in exact fractions; where that is not finite, or exactly 0, as plain gives it.
+
+    The sign of an exact sum of 0 is the mode's.
+    """
     results = np.array(plain(*operands), np.float64)
+    is_sum = plain in (_add, _multiply_add)
     for lane, values in enumerate(zip(*(o.tolist() for o in operands), strict=True)):
         if not all(np.isfinite(values)):
             continue
@@ -211,28 +214,18 @@ def _lanes(
             value = exact(*map(Fraction, values))
         except ZeroDivisionError:
             continue
-        if value == 0:
-            exact_zero = _negative_zero(results[lane : lane + 1] * 0, *_signs(values), mode)
-            results[lane] = exact_zero[0] if len(values) != 2 else results[lane]
-            if exact in (_quotient,) or plain is np.multiply:
-                results[lane] = plain(*(np.float64(v) for v in values))
-            elif plain is _add_in_place or plain is _fma_in_place:
-                results[lane] = _zero_sum(values, mode)
-            continue
-        results[lane] = round_f64(value, mode)
+        if value != 0:
+            results[lane] = round_f64(value, mode)
+        elif is_sum:
+            results[lane] = _zero_sum(values, mode)
     return results
-
-
-def _signs(values: tuple[float, ...]) -> tuple[Array, Array]:
-    return np.array([values[0]]), np.array([values[-1]])
 
 
 def _zero_sum(values: tuple[float, ...], mode: str) -> float:
     """An exact sum of 0: of equal zeros that zero, of opposites +0, or -0 in mode rm."""
     first = values[0] * values[1] if len(values) == 3 else values[0]
-    last = values[-1]
-    negative = bool(np.signbit(first)), bool(np.signbit(last))
-    if first == 0 and last == 0 and negative[0] == negative[1]:
+    negative = bool(np.signbit(first)), bool(np.signbit(values[-1]))
+    if first == 0 and values[-1] == 0 and negative[0] == negative[1]:
         return -0.0 if negative[0] else 0.0
     return -0.0 if mode == "rm" else 0.0
 
