@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparsekit.emulator.writer import Writer
 
 _FULL_MASK = 0xFFFF_FFFF
+_TYPE_GROUPS = frozenset({"a", "b", "c", "d", "t", "ta", "tb"})
 _WITH_MEMBERS = frozenset({"shfl", "vote", "match", "redux", "elect"})
 
 Emit = Callable[["Writer", "Matched"], "tuple[str, ...] | None"]
@@ -138,13 +139,18 @@ def match_modifiers(form: Form, modifiers: tuple[str, ...]) -> dict[str, str] | 
     """The modifier of each group; None where one fits no group or a needed group is empty.
 
     Compilers write some modifiers in an order of their own, so each goes to the first group that is
-    still free for it.
+    still free for it; types must come in the pattern's order.
     """
     parts: dict[str, str] = {}
+    last_type = -1
     for modifier in modifiers:
-        for group in form.groups:
+        for position, group in enumerate(form.groups):
             if modifier in group.choices and group.name not in parts:
                 parts[group.name] = modifier
+                if group.name in _TYPE_GROUPS:
+                    if position < last_type:
+                        return None
+                    last_type = position
                 break
         else:
             return None

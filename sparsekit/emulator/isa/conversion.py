@@ -1,7 +1,7 @@
 """PTX ISA, Data Movement and Conversion Instructions: cvt, cvt.pack.
 
-Floating point to integer clamps to the range of the result; a NaN becomes 0, and for a 64-bit
-result its sign bit alone.
+Floating point to integer clamps to the range of the result; a NaN becomes 0, but where the source
+is f64 or the result has 64 bits, the result's top bit alone.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def float_to_integer(x: Array, dtype: str, mode: str) -> Array:
     inside = np.where(nan | over | under, 0.0, wide).astype(dtype)
     kind = np.dtype(dtype).type
     result = np.where(over, kind(limits.max), np.where(under, kind(limits.min), inside))
-    of_nan = kind(limits.min if WIDTH_BYTES[dtype] == 8 and dtype[0] == "i" else 0)
-    if dtype == "u8":
-        of_nan = np.uint64(1 << 63)
+    of_nan = kind(0)
+    if x.dtype == np.float64 or WIDTH_BYTES[dtype] == 8:
+        of_nan = kind(limits.min if dtype[0] == "i" else limits.max // 2 + 1)
     return np.where(nan, of_nan, result)
 
 
