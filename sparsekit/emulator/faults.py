@@ -67,10 +67,11 @@ def _triple(index: Triple) -> str:
 
 @dataclass(frozen=True)
 class Uncovered:
-    """A block of instructions that no thread executed, by its first line in the PTX."""
+    """A block of instructions that no thread executed. line, last_line: in the PTX."""
 
     function: str
     line: int
+    last_line: int
     source: str
 
 

@@ -192,6 +192,7 @@ def _report(code: Code, findings: Findings, executed: np.ndarray, warps: np.ndar
             Uncovered(
                 code.functions[b.function].name,
                 code.matched[b.start].instruction.line,
+                code.matched[b.stop - 1].instruction.line,
                 module.where(code.matched[b.start].instruction.loc),
             )
             for b in missing

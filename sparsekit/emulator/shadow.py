@@ -70,7 +70,7 @@ class SharedShadow:
         stamps = self.writer.take(cells)
         if bucket.kind in (READ, STRONG_READ):
             if self._uninitialised and np.count_nonzero(stamps) != stamps.size:
-                self._report_uninitialised(bucket, int((stamps == 0).argmax()) // count)
+                self._report_uninitialised(bucket, (stamps == 0).nonzero()[0] // count)
             if self._races:
                 self._check_order(bucket, count, cells, rows, stamps)
                 self._note_read(bucket.kind, cells, rows)
@@ -85,8 +85,7 @@ class SharedShadow:
         if self._races and bucket.kind != STRONG_WRITE:
             other = self.writer.take(cells) != new
             if np.count_nonzero(other):
-                position = int(other.argmax())
-                self._report_race(bucket, position, count, cells, "writes", "wrote")
+                self._report_races(bucket, other, count, cells, "writes")
 
     def _check_place(self, bucket: Bucket) -> None:
         machine, size = self._machine, bucket.size_bytes
@@ -126,7 +125,7 @@ class SharedShadow:
             if not np.count_nonzero(late):
                 return
         does = "reads" if bucket.kind in (READ, STRONG_READ) else "writes"
-        self._report_race(bucket, int(late.argmax()), count, cells, does, "wrote")
+        self._report_races(bucket, late, count, cells, does)
 
     def _check_reads(self, bucket: Bucket, count: int, cells: Array, rows: Array) -> None:
         """Each write against the earlier reads of its cell by other warps."""
@@ -143,9 +142,7 @@ class SharedShadow:
             late = table[:, cells[where]] > known
             if np.count_nonzero(late):
                 warp, position = np.argwhere(late)[0]
-                self._report_race(
-                    bucket, int(where[position]), count, cells, "writes", "reads", int(warp)
-                )
+                self._report_race(bucket, int(where[position]), count, cells, "writes", int(warp))
 
     def _note_read(self, kind: int, cells: Array, rows: Array) -> None:
         name = "reads" if kind == READ else "strong_reads"
@@ -157,15 +154,26 @@ class SharedShadow:
         self.last_read[cells] = now
         table.reshape(-1)[self._clocks.warp_of_row[rows] * self._cells + cells] = now
 
-    def _report_uninitialised(self, bucket: Bucket, lane: int) -> None:
-        at, thread = bucket.origin(lane)
+    def _report_uninitialised(self, bucket: Bucket, lanes: Array) -> None:
         machine = self._machine
-        offset = int(bucket.index[lane]) % machine.storage.shared_stride
-        text = f"reads byte {offset:#x} of shared memory, which nothing has written"
-        machine.findings.add(machine.geometry, "uninitialised", text, at, thread)
+        _, first = np.unique(bucket.instructions()[lanes], return_index=True)
+        for lane in lanes[first].tolist():
+            at, thread = bucket.origin(lane)
+            offset = int(bucket.index[lane]) % machine.storage.shared_stride
+            text = f"reads byte {offset:#x} of shared memory, which nothing has written"
+            machine.findings.add(machine.geometry, "uninitialised", text, at, thread)
+
+    def _report_races(
+        self, bucket: Bucket, late: Array, count: int, cells: Array, does: str
+    ) -> None:
+        """One fault per instruction that is out of order with an earlier write."""
+        positions = late.nonzero()[0]
+        _, first = np.unique(bucket.instructions()[positions // count], return_index=True)
+        for position in positions[first].tolist():
+            self._report_race(bucket, position, count, cells, does)
 
     def _report_race(
-        self, bucket: Bucket, position: int, count: int, cells: Array, does: str, did: str,
+        self, bucket: Bucket, position: int, count: int, cells: Array, does: str,
         reader: int | None = None,
     ) -> None:  # fmt: skip
         at, thread = bucket.origin(position // count)
