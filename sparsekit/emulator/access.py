@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.storage import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-
-Array = npt.NDArray[Any]
 
 READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE = range(5)
 _PACKED = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
@@ -165,7 +163,7 @@ def _scatter(
         for part, value in enumerate(values):
             packed[:, part] = value
         if width in _PACKED:
-            flat = packed.view(_PACKED[width]).reshape(-1)
+            flat: Array = packed.view(_PACKED[width]).reshape(-1)
             c.machine.storage.table(space, width, 1)[index] = flat
         else:
             c.machine.storage.table(space, size, count)[index] = packed
@@ -184,7 +182,8 @@ def load_generic(
     windows = _windows(c, address, offset, mask)
     if len(windows) == 1:
         (function, own) = windows[0][:2]
-        return function(c, own, offset, size, count, mask, kind, at)
+        result: Array = function(c, own, offset, size, count, mask, kind, at)
+        return result
     shape = (c.n,) if count == 1 else (count, c.n)
     found = np.zeros(shape, c.machine.storage.table("global", size, 1).dtype)
     for function, own, lanes in windows:

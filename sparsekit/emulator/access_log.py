@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.global_checks import GlobalChecks
 from sparsekit.emulator.shadow import SharedShadow
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.global_races import GlobalRaces
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE = range(5)
 """What an access does. Strong: atomic, volatile, relaxed or stronger: two of them never race."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import WARP, Convoy
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 BARRIERS = 16  # of one block
 _ALL_LANES = (1 << WARP) - 1
@@ -195,8 +194,8 @@ class Barriers:
         gone = f", warps {_numbers(warps - live)} have exited" if warps - live else ""
         return (
             f"warps {_numbers(waiting)} of block {machine.geometry.block_of(int(present[0]))} wait "
-            f"at barrier {number} (PTX line {self._line(barrier.index)}), where {self._arrived(barrier)} "
-            f"of {expected} threads have arrived{gone}"
+            f"at barrier {number} (PTX line {self._line(barrier.index)}), where "
+            f"{self._arrived(barrier)} of {expected} threads have arrived{gone}"
         )
 
     def check_finished(self) -> None:

@@ -6,17 +6,15 @@ call, and so does a frame: there is no recursion.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
-
-Array = npt.NDArray[Any]
 
 
 class CallStack:

@@ -8,14 +8,10 @@ ordered before what the warp does next, a later one is not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.errors import UsageError
-
-Array = npt.NDArray[Any]
 
 KINDS = ("warp", "atomic accesses of warp", "cp.async of warp")
 """The kinds of agent; one of each per warp."""

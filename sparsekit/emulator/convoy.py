@@ -10,15 +10,14 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.memory import GLOBAL_BASE
 
 if TYPE_CHECKING:
     from sparsekit.emulator.access_log import AccessLog
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 WARP = 32
 _WORD = 1 << 64

@@ -6,18 +6,16 @@ Groups are counted by warp: its lanes commit and wait together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import COPY_AGENT
 from sparsekit.emulator.convoy import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
-
-Array = npt.NDArray[Any]
 
 
 class Copy:
@@ -40,7 +38,7 @@ class Copy:
         self._rows = self._rows[:0]
 
     def perform_up_to(self, groups: Array) -> bool:
-        """Take effect for the rows whose group is at most groups[row]; True when nothing is left."""
+        """Take effect up to a group of each row; True when nothing is left."""
         due = self._groups <= groups[self._rows]
         count = np.count_nonzero(due)
         if count == due.size:

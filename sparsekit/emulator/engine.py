@@ -6,13 +6,9 @@ for it. What orders its effects is kept in the clocks, so faults do not depend o
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import numpy.typing as npt
+from typing import Protocol
 
 from sparsekit.emulator.schedule import Choices
-
-Array = npt.NDArray[Any]
 
 
 class Operation(Protocol):

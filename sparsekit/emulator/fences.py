@@ -10,19 +10,18 @@ warp.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from sparsekit.emulator.access import generic_windows
+from sparsekit.emulator.arrays import Array
 
 if TYPE_CHECKING:
     from sparsekit.emulator.convoy import Convoy
     from sparsekit.emulator.global_races import GlobalRaces
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 _RELEASES, _ACQUIRES = ("release", "acq_rel"), ("acquire", "acq_rel")
 _BEYOND_BLOCK = ("gpu", "sys", "cluster")

@@ -7,14 +7,11 @@ memory; warps count through the whole unit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.faults import Triple
-
-Array = npt.NDArray[Any]
 
 WARP = 32
 SM_COUNT = 132  # what %nsmid tells, an H200's

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.memory import ALLOCATED, GLOBAL_BASE, INITIALISED, READ_ONLY
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.global_races import GlobalRaces
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 _READS = (0, 2)  # READ, STRONG_READ
 _TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -9,11 +9,11 @@ blocks begin to synchronise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.memory import GLOBAL_BASE, GRANULE
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.geometry import Geometry
     from sparsekit.emulator.memory import Memory
 
-Array = npt.NDArray[Any]
 
 _READ, _WRITE, _STRONG_READ, _STRONG_WRITE = range(4)
 _NOBODY = -1

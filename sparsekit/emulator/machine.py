@@ -8,12 +8,10 @@ for its other lanes as long as anything else can run.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from sparsekit.emulator.access_log import AccessLog
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.barriers import Barriers
 from sparsekit.emulator.calls import CallStack
 from sparsekit.emulator.clocks import Clocks
@@ -30,8 +28,6 @@ from sparsekit.emulator.storage import Storage
 from sparsekit.emulator.table import is_warp_wide
 from sparsekit.emulator.translate import Binder, BlockFunction, translate
 from sparsekit.ptx.operands import Immediate, Register
-
-Array = npt.NDArray[Any]
 
 _NOWHERE = np.iinfo(np.int32).max  # where a thread stands that waits or has exited
 _FAIR_STEP = 256  # every so often a warp that is not the lowest runs, so that spinning ends
@@ -240,7 +236,7 @@ class Machine:
         return number, standing == number
 
     def _convoy(self, number: int, threads: Array) -> Convoy:
-        count = np.count_nonzero(threads)
+        count = int(np.count_nonzero(threads))
         first = int(threads.argmax())
         if count == threads.size:
             lo, hi = 0, count

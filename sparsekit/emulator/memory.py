@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.errors import ArgumentError
-
-Array = npt.NDArray[Any]
 
 GLOBAL_BASE = 0x10_0000_0000
 GRANULE = 256  # bytes: the alignment of an allocation, as cudaMalloc's
@@ -97,7 +95,8 @@ class Memory:
     def was_written(self, allocation: Allocation) -> Array:
         """bool per byte: whether it holds a value that somebody wrote."""
         start = allocation.address - GLOBAL_BASE
-        return (self._state[start : start + allocation.size_bytes] & INITIALISED) != 0
+        result: Array = (self._state[start : start + allocation.size_bytes] & INITIALISED) != 0
+        return result
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds an address."""

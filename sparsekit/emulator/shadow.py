@@ -7,11 +7,11 @@ be in order with all earlier reads too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import ATOMIC_AGENT, COPY_AGENT, KINDS, WARP_AGENT
 from sparsekit.emulator.layout import SHARED_START
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.access_log import Bucket
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE = range(5)
 _AGENTS = {WRITE: WARP_AGENT, STRONG_WRITE: ATOMIC_AGENT, COPY_WRITE: COPY_AGENT}
@@ -43,7 +42,7 @@ class SharedShadow:
         self._shift = self._cell.bit_length() - 1
         self._cells = machine.storage.shared.size >> self._shift
         storage = machine.storage
-        self._unit_base = storage.unit_base[::32].astype(np.uint32)  # per row
+        self._unit_base: Array = storage.unit_base[::32].astype(np.uint32)  # per row
         self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
         self.writer = np.zeros(self._cells, np.int32)
         self.written_at = np.zeros(self._cells, np.int32)
@@ -62,7 +61,8 @@ class SharedShadow:
         if not (self._races or self._uninitialised):
             return
         count = max(bucket.size_bytes >> self._shift, 1)
-        cells, rows = bucket.index >> np.uint32(self._shift), bucket.rows
+        cells: Array = bucket.index >> np.uint32(self._shift)
+        rows = bucket.rows
         if count > 1:
             cells = (cells[:, None] + np.arange(count, dtype=np.uint32)).reshape(-1)
             rows = np.repeat(rows, count)
@@ -95,7 +95,7 @@ class SharedShadow:
             machine.findings.add(machine.geometry, "alignment", text, at, thread)
         if not self._bounds:
             return
-        inside = bucket.index - self._unit_base[bucket.rows]
+        inside: Array = bucket.index - self._unit_base[bucket.rows]
         if machine.cluster_size > 1:
             far = inside >= self._unit_bytes
             inside = np.where(far, self._unit_bytes, inside % np.uint32(machine.shared_stride))

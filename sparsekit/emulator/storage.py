@@ -6,17 +6,13 @@ each in the generic address space, far above all global memory.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.code import Code
 from sparsekit.emulator.geometry import Geometry
 from sparsekit.emulator.globals import place_globals
 from sparsekit.emulator.memory import Memory
-
-Array = npt.NDArray[Any]
 
 FUNCTION_WINDOW = 0x7C00_0000_0000
 LOCAL_WINDOW = 0x7D00_0000_0000

@@ -10,7 +10,8 @@ import numpy as np
 
 from sparsekit.emulator.code import Block, Code
 from sparsekit.emulator.isa.control import take_results
-from sparsekit.emulator.writer import WIDTH_BYTES, Writer
+from sparsekit.emulator.source import WIDTH_BYTES
+from sparsekit.emulator.writer import Writer
 
 BlockFunction = Callable[[Any], tuple[Any, ...]]
 Binder = Callable[[Any], BlockFunction]

@@ -7,11 +7,12 @@ block are written back at its end. So lanes that do not take part may hold anyth
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sparsekit.emulator.code import Block, Code, Slot
+from sparsekit.emulator.deferred import Deferred, Write
+from sparsekit.emulator.source import WIDTH_BYTES, Source
 from sparsekit.emulator.table import Matched, is_full
 from sparsekit.ptx.operands import (
     Address,
@@ -26,19 +27,8 @@ from sparsekit.ptx.operands import (
     Vector,
 )
 
-DTYPES = {
-    "pred": "?", "b8": "u1", "u8": "u1", "s8": "i1", "b16": "u2", "u16": "u2", "s16": "i2",
-    "f16": "f2", "bf16": "u2", "b32": "u4", "u32": "u4", "s32": "i4", "f32": "f4",
-    "f16x2": "u4", "bf16x2": "u4", "u16x2": "u4", "s16x2": "i4", "tf32": "u4",
-    "b64": "u8", "u64": "u8", "s64": "i8", "f64": "f8", "f32x2": "u8", "b128": "c16",
-}  # fmt: skip
-"""The numpy type that carries a PTX type: bits as unsigned, 128 of them as complex128."""
-
-WIDTH_BYTES = {"?": 0, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "f2": 2, "u4": 4, "i4": 4, "f4": 4}
-WIDTH_BYTES |= {"u8": 8, "i8": 8, "f8": 8, "c16": 16}
 _UNSIGNED = {0: "?", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _WORD = 1 << 64
-_MOST_DEFERRED = 64
 _CLOCKS = ("%clock", "%globaltimer")
 
 
@@ -51,24 +41,19 @@ class Value:
     origin: int | None
 
 
-class Writer:
+class Writer(Source):
     """The Python source of one block, in the version for whole or for masked convoys."""
 
     def __init__(self, code: Code, block: Block, masked: bool) -> None:
+        super().__init__()
         self.code, self.block, self.masked = code, block, masked
-        self.env: dict[str, object] = {}
-        self._lines: list[str] = []
-        self._binds: dict[tuple[Any, ...], str] = {}
         self._current: dict[int, Value] = {}
         self._views: dict[tuple[str, str], str] = {}
         self._origins: dict[str, int] = {}
-        self._count = 0
         self._guard: str | None = None
         self._mask: str | None = None
         self._carry: str | None = None
-        self._deferred: list[tuple[Any, tuple[str, ...]]] = []
-        self._deferred_names: set[str] = set()
-        self._deferred_how: tuple[Any, Any] | None = None
+        self._deferred = Deferred()
         self.matched: Matched
 
     # ---- per instruction
@@ -77,17 +62,20 @@ class Writer:
         """Start an instruction: its guard becomes the mask of what it writes."""
         self.matched = matched
         self._guard = self._mask = None
-        instruction = matched.instruction
-        suspects = self.code.suspects.get(matched.index)
-        if suspects:
-            for register in dict.fromkeys(instruction.reads):
-                if register.name in suspects:
-                    slot = self._slot(register).index
-                    self.line(f"L.check_defined({slot}, {self.mask}, {matched.index})")
-        if instruction.predicate is not None:
-            self._guard = self.read(instruction.predicate, "?")
-            if instruction.negated:
+        guard = matched.instruction.predicate
+        if guard is not None:
+            self._check_defined((guard,))
+            self._guard = self.read(guard, "?")
+            if matched.instruction.negated:
                 self._guard = self.temp(f"~{self._guard}")
+        self._check_defined(matched.instruction.reads[guard is not None :])
+
+    def _check_defined(self, reads: tuple[Register, ...]) -> None:
+        """Check what some path may bring here unwritten, in the lanes that execute."""
+        suspects = self.code.suspects.get(self.matched.index)
+        for register in dict.fromkeys(reads) if suspects else ():
+            if suspects and register.name in suspects:
+                self.line(f"L.check_defined({self._slot(register).index}, {self.mask}, {self.at})")
 
     @property
     def at(self) -> int:
@@ -107,35 +95,6 @@ class Writer:
     def whole(self) -> bool:
         """Whether all lanes of the convoy execute the instruction for certain."""
         return self._guard is None and not self.masked
-
-    def line(self, text: str) -> None:
-        self._lines.append(text)
-
-    def temp(self, expression: str) -> str:
-        """Name the value of an expression."""
-        self._count += 1
-        name = f"v{self._count}"
-        self._lines.append(f"{name} = {expression}")
-        return name
-
-    def fn(self, function: Callable[..., Any], name: str = "") -> str:
-        """The name of a function that the source may call."""
-        name = name or function.__name__
-        known = self.env.setdefault(name, function)
-        if known is not function:
-            raise ValueError(f"two functions are called {name}")
-        return name
-
-    def bind(self, kind: str, *what: object) -> str:
-        """A name for what is fixed while the convoy's range is: what Convoy.KIND(*what) gives."""
-        key = (kind, *what)
-        found = self._binds.get(key)
-        if found is None:
-            found = self._binds[key] = f"b{len(self._binds)}"
-        return found
-
-    def const(self, value: int | float, dtype: str) -> str:
-        return self.bind("const", value, dtype)
 
     # ---- operands
 
@@ -187,8 +146,8 @@ class Writer:
             value = Value(name, wanted, slot.index)
             if wanted == dtype:
                 return name
-        if value.name in self._deferred_names:
-            self.flush_deferred()
+        if value.name in self._deferred.names:
+            self._deferred.flush(self)
         return self._cast(value, slot.width, dtype)
 
     def _storage(self, slot: Slot, dtype: str) -> str:
@@ -249,8 +208,8 @@ class Writer:
             if not self.block.live_in >> slot.index & 1:
                 return None
             return self._storage(slot, dtype)
-        if value.name in self._deferred_names:
-            self.flush_deferred()
+        if value.name in self._deferred.names:
+            self._deferred.flush(self)
         return self._cast(value, slot.width, dtype)
 
     def read_carry(self) -> str:
@@ -281,37 +240,17 @@ class Writer:
                 self.write(element, self.temp(f"{name}[{position}]"), dtype)
 
     def defer(
-        self, write: Callable[..., None], how: Any, item: Any, targets: tuple[Operand, ...],
-        dtype: str,
-    ) -> None:  # fmt: skip
-        """Let an instruction on registers wait, to be written together with others like it.
-
-        write(writer, how, items, names) writes the source that gives names, all items' results in
-        turn, their values; it is called before anything reads one of them.
-        """
-        if self._deferred_how not in (None, (write, how)) or len(self._deferred) >= _MOST_DEFERRED:
-            self.flush_deferred()
-        self._deferred_how = (write, how)
-        names = []
-        for target in targets:
-            self._count += 1
-            names.append(f"v{self._count}")
-        self._deferred.append((item, tuple(names)))
-        self._deferred_names.update(names)
+        self, write: Write, how: Any, item: Any, targets: tuple[Operand, ...], dtype: str
+    ) -> None:
+        """Let an instruction on registers wait, to be written together with others like it."""
+        names = self.fresh(len(targets))
+        if not self._deferred.takes(write, how):
+            self._deferred.flush(self)
+        self._deferred.add(write, how, item, names)
         if self._guard is not None:
-            self.flush_deferred()
+            self._deferred.flush(self)
         for target, name in zip(targets, names, strict=True):
             self.write(target, name, dtype)
-
-    def flush_deferred(self) -> None:
-        if self._deferred_how is None:
-            return
-        write, how = self._deferred_how
-        items = [item for item, _ in self._deferred]
-        names = [name for _, group in self._deferred for name in group]
-        self._deferred, self._deferred_how = [], None
-        self._deferred_names.clear()
-        write(self, how, items, names)
 
     def members(self, operand: Operand) -> None:
         """Check that the lanes which a membermask names are those that execute."""
@@ -344,7 +283,7 @@ class Writer:
 
     def source(self, results: tuple[str, ...]) -> str:
         """The function that makes the block's function for one range of threads."""
-        self.flush_deferred()
+        self._deferred.flush(self)
         live = [
             (slot, value)
             for slot, value in self._current.items()
@@ -356,7 +295,7 @@ class Writer:
             hazard = self._origins.get(name) in written
             returned.append(self.temp(f"{name}.copy()") if hazard else name)
         names = []
-        for slot, value in live:
+        for _, value in live:
             hazard = value.origin is not None and value.origin in written
             names.append(self.temp(f"{value.name}.copy()") if hazard else value.name)
         for (slot, value), name in zip(live, names, strict=True):
@@ -365,12 +304,7 @@ class Writer:
                 self.line(f"copyto({storage}, {name}, where=m)")
             else:
                 self.line(f"{storage}[...] = {name}")
-        self.line(f"return ({''.join(f'{name}, ' for name in returned)})")
-        bound = ", ".join(self._binds.values())
-        binds = f" {bound}, = L.bind(BOUND)\n" if bound else ""
-        self.env["BOUND"] = tuple(self._binds)
-        body = "".join(f"  {text}\n" for text in self._lines)
-        return f"def bind(L):\n{binds} def run(m):\n{body} return run\n"
+        return self.function(tuple(returned))
 
 
 def elements_of(operand: Operand) -> tuple[Operand, ...]:

@@ -90,7 +90,9 @@ def run_reported(
     text = kernel(body, [kind for kind, _ in inputs], outputs, declare)
     count = len(inputs[0][1])
     memory = Memory()
-    params: list[object] = [memory.allocate(to_array(v, k), f"in{i}") for i, (k, v) in enumerate(inputs)]
+    params: list[object] = [
+        memory.allocate(to_array(v, k), f"in{i}") for i, (k, v) in enumerate(inputs)
+    ]
     results = [memory.allocate(count * BYTES[k], f"out{i}") for i, k in enumerate(outputs)]
     report = launch(
         load(text), "test", (-(-count // _THREADS), 1, 1), _THREADS, [*params, *results, count],

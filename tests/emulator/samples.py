@@ -22,7 +22,15 @@ def floats(form: Format) -> list[int]:
     m, top = form.mantissa_bits, (2**form.exponent_bits - 1) << form.mantissa_bits
     one = form.bias << m
     smallest_normal = 1 << m
-    found = [0, 1, 3, smallest_normal - 1, smallest_normal, smallest_normal + 1, smallest_normal * 3]
+    found = [
+        0,
+        1,
+        3,
+        smallest_normal - 1,
+        smallest_normal,
+        smallest_normal + 1,
+        smallest_normal * 3,
+    ]
     found += [one - 1, one, one + 1, one + (1 << (m - 1)), one + 2 ** (m - 1) + 1, one + (2 << m)]
     found += [one - (3 << m) + 5, one + (m << m), one + ((m + 1) << m) + 1, top - 1, top - (1 << m)]
     found += [top, top + 1, top + (1 << (m - 1))]
@@ -54,7 +62,9 @@ def near(form: Format, count: int, seed: int = 0) -> list[int]:
         mantissa = rng.getrandbits(form.mantissa_bits)
         if rng.random() < 0.3:
             mantissa &= ~((1 << (form.mantissa_bits // 2)) - 1)
-        found.append(rng.getrandbits(1) << (form.bits - 1) | exponent << form.mantissa_bits | mantissa)
+        found.append(
+            rng.getrandbits(1) << (form.bits - 1) | exponent << form.mantissa_bits | mantissa
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""PTX arithmetic on one number at a time, in Python integers and fractions: what tests compare with.
+"""PTX arithmetic on one number at a time, in integers and fractions: what tests compare with.
 
 Written from the text of the PTX ISA and IEEE 754, without numpy and without the emulator.
 """

@@ -39,7 +39,9 @@ def test_integers(space, op, kind):
         "global": "mov.u64 l0, cell;",
     }.get(space, "mov.u64 l0, cell;")
     base = "r0" if space == "shared" else "l0"
-    finish = f"bar.warp.sync -1; ld.shared.u{8 * size} {reg}, [r0]; st.global.u{8 * size} [cell], {reg};"
+    finish = (
+        f"bar.warp.sync -1; ld.shared.u{8 * size} {reg}, [r0]; st.global.u{8 * size} [cell], {reg};"
+    )
     body = f"""{first} {place} bar.warp.sync -1; mad.wide.u32 l1, tid, {size}, source;
     mad.wide.u32 l2, tid, {size}, olds; ld.global.u{8 * size} {reg}, [l1];
     atom{dotted}.{op}.{kind} {old}, [{base}], {reg}; st.global.u{8 * size} [l2], {old};

@@ -48,7 +48,8 @@ def test_a_vector_may_not_reach_out():
 
 def test_lanes_that_do_not_take_part_may_point_anywhere():
     body = """mad.wide.u32 l0, tid, 4000, source; setp.eq.u32 p0, tid, 0;
-    @p0 ld.global.u32 r1, [l0]; @p0 st.global.u32 [l0], r1; @p0 bra A; ret; A: ld.global.u32 r2, [l0];"""
+    @p0 ld.global.u32 r1, [l0]; @p0 st.global.u32 [l0], r1; @p0 bra A; ret;
+    A: ld.global.u32 r2, [l0];"""
     assert kinds(body, {"source": DATA}) == []
 
 
@@ -138,7 +139,8 @@ def test_write_then_read_by_another_warp(schedule):
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_read_then_write_by_another_warp(schedule):
     body = (
-        EACH + OTHER
+        EACH
+        + OTHER
         + "st.shared.u32 [r1], tid; bar.sync 0; ld.shared.u32 r4, [r3]; {} st.shared.u32 [r1], r4;"
     )
     options = {"shared": CELLS, "schedule": schedule}
@@ -163,8 +165,11 @@ def test_bytes_of_one_word_are_apart():
 
 def test_a_barrier_of_some_orders_only_those():
     """Warp 2 does not take part in the barrier of warps 0 and 1."""
-    body = EACH + """st.shared.u32 [r1], tid; setp.eq.u32 p0, warp, 2; @p0 bra READ; bar.sync 1, 64;
+    body = (
+        EACH
+        + """st.shared.u32 [r1], tid; setp.eq.u32 p0, warp, 2; @p0 bra READ; bar.sync 1, 64;
     READ: mad.lo.u32 r3, lane, 4, r0; setp.eq.u32 p1, warp, {}; @p1 ld.shared.u32 r4, [r3];"""
+    )
     assert kinds(body.format(1), {}, 96, shared=CELLS) == []
     fault = one(body.format(2), {}, 96, shared=CELLS)
     assert fault.kind == "race"
@@ -174,10 +179,13 @@ def test_a_barrier_of_some_orders_only_those():
 
 def test_order_passes_on():
     """0 to 1 at one barrier, 1 to 2 at another: 2 may read what 0 wrote."""
-    body = EACH + """setp.eq.u32 p0, warp, 1; @p0 bra ONE; setp.eq.u32 p0, warp, 2; @p0 bra TWO;
+    body = (
+        EACH
+        + """setp.eq.u32 p0, warp, 1; @p0 bra ONE; setp.eq.u32 p0, warp, 2; @p0 bra TWO;
     st.shared.u32 [r1], tid; bar.arrive 1, 64; ret;
     ONE: bar.sync 1, 64; bar.arrive 2, 64; ret;
     TWO: {} mad.lo.u32 r3, lane, 4, r0; ld.shared.u32 r4, [r3]; {}"""
+    )
     assert kinds(body.format("bar.sync 2, 64;", ""), {}, 96, shared=CELLS) == []
     late = run_block(body.format("", "bar.sync 2, 64;"), {}, 96, shared=CELLS)[0]
     assert "race" in {f.kind for f in late.faults}
@@ -188,15 +196,22 @@ def test_atomics_do_not_race_with_each_other():
     body = start + "atom.shared.add.u32 r1, [r0], tid; {} ld.shared.u32 r2, [r0];"
     assert kinds(body.format("bar.sync 0;"), {}, 64, shared=CELLS) == []
     assert kinds(body.format(""), {}, 64, shared=CELLS) == ["race"]
-    assert kinds(body.format("").replace("ld.shared", "ld.volatile.shared"), {}, 64, shared=CELLS) == []
+    assert (
+        kinds(body.format("").replace("ld.shared", "ld.volatile.shared"), {}, 64, shared=CELLS)
+        == []
+    )
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_flag_with_release_and_acquire(schedule):
-    body = EACH + """mov.u32 r9, cells; add.u32 r9, r9, 512; setp.eq.u32 p0, warp, 1; @p0 bra WAIT;
-    setp.eq.u32 p1, tid, 0; @p1 st.shared.u32 [r0], 7; {release} @p1 st{order}.shared.u32 [r9], 1; ret;
+    body = (
+        EACH
+        + """mov.u32 r9, cells; add.u32 r9, r9, 512; setp.eq.u32 p0, warp, 1; @p0 bra WAIT;
+    setp.eq.u32 p1, tid, 0; @p1 st.shared.u32 [r0], 7; {release}
+    @p1 st{order}.shared.u32 [r9], 1; ret;
     WAIT: ld{acquire}.shared.u32 r3, [r9]; setp.ne.u32 p2, r3, 1; @p2 bra WAIT; {fence}
     ld.shared.u32 r4, [r0];"""
+    )
     options = {"shared": CELLS, "schedule": schedule, "checks": ("race",)}
 
     def found(release="", order=".release.cta", acquire=".acquire.cta", fence=""):
@@ -351,7 +366,8 @@ def test_each_check_can_be_switched_off():
         ),
         "barrier": ("bar.arrive 1, 128;", {}, {}),
         "divergence": (
-            "setp.lt.u32 p0, lane, 9; @p0 bra L; vote.sync.any.pred p1, p0, -1; L: bar.warp.sync -1;",
+            "setp.lt.u32 p0, lane, 9; @p0 bra L; vote.sync.any.pred p1, p0, -1; "
+            "L: bar.warp.sync -1;",
             {}, {},
         ),
         "bounds": ("ld.global.u32 r1, [source+80];", {"source": DATA[:16]}, {}),
@@ -374,7 +390,7 @@ def test_unknown_names():
 
 
 def test_faults_say_where():
-    body = '.loc 1 41 10\n ld.global.u32 r1, [source+8];'
+    body = ".loc 1 41 10\n ld.global.u32 r1, [source+8];"
     module = '.file 1 "kernel.cu"'
     report, _ = run_block(body, {"source": DATA[:2]}, 1, module=module)
     (fault,) = report.faults
@@ -382,13 +398,22 @@ def test_faults_say_where():
     assert fault.instruction == "ld.global.u32 r1, [source+8];"
     assert fault.cta == fault.thread == (0, 0, 0)
     text = str(fault)
-    for part in ("bounds: reads 4 bytes", f"PTX line {fault.line}", "kernel.cu:41:10", "thread 0,0,0"):
+    for part in (
+        "bounds: reads 4 bytes",
+        f"PTX line {fault.line}",
+        "kernel.cu:41:10",
+        "thread 0,0,0",
+    ):
         assert part in text
     with pytest.raises(FaultError, match="bounds"):
         report.raise_faults()
 
 
 def test_all_races_of_a_run_are_reported():
-    body = EACH + OTHER + """st.shared.u32 [r1], tid; ld.shared.u32 r4, [r3];
+    body = (
+        EACH
+        + OTHER
+        + """st.shared.u32 [r1], tid; ld.shared.u32 r4, [r3];
     ld.shared.u32 r5, [r3]; bar.sync 0; st.shared.u32 [r1+256], tid; ld.shared.u32 r6, [r3+256];"""
+    )
     assert kinds(body, {}, 64, shared=CELLS) == ["race"] * 3

@@ -39,7 +39,9 @@ def shuffled(values, mode, b, c):
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
-@pytest.mark.parametrize(("b", "c"), [(1, 31), (5, 0x1C1F), (16, 31), (3, 0x181F), (2, 0), (7, 0x1F), (31, 0x100F)])
+@pytest.mark.parametrize(
+    ("b", "c"), [(1, 31), (5, 0x1C1F), (16, 31), (3, 0x181F), (2, 0), (7, 0x1F), (31, 0x100F)]
+)
 def test_shfl(mode, b, c):
     clamp = c & ~0x1F if mode == "up" else c
     body = f"{IN_OUT} shfl.sync.{mode}.b32 r1|p0, r0, {b}, {clamp}, 0xffffffff; {STORE}"

@@ -155,9 +155,12 @@ def test_traps_and_assertions():
 
 
 def test_recursion_is_refused():
-    text = HEADER + """
+    text = (
+        HEADER
+        + """
     .func f(); .func f() { call.uni f; ret; }
     .visible .entry test() { call.uni f; ret; }"""
+    )
     with pytest.raises(UnsupportedError, match="recursion"):
         launch(load(text), "test", (1,), 1, [], Memory())
 

@@ -168,7 +168,9 @@ def test_tf32():
 @pytest.mark.parametrize(("kind", "form"), [("e4m3", E4M3), ("e5m2", E5M2)])
 def test_fp8(kind, form):
     rng = random.Random(3)
-    values = floats(F32) + near(F32, 100) + [encode(finite(n), F32) for n in (448, 464, 57344, 61440)]
+    values = (
+        floats(F32) + near(F32, 100) + [encode(finite(n), F32) for n in (448, 464, 57344, 61440)]
+    )
     rows = [(rng.choice(values), rng.choice(values)) for _ in range(300)]
     inputs = [("f32", c) for c in columns(rows)]
     (found,) = run(f"cvt.rn.satfinite.{kind}x2.f32 d0, a, b;", inputs, ["b16"])

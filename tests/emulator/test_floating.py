@@ -98,9 +98,7 @@ def test_flushing_and_saturation():
     for op, exact in (("add", add), ("mul", multiply)):
         check(f"{op}.ftz.f32 d0, a, b;", "f32", rows, rounded("f32", exact, ftz=True))
         check(f"{op}.sat.f32 d0, a, b;", "f32", rows, rounded("f32", exact, sat=True))
-        check(
-            f"{op}.ftz.sat.f32 d0, a, b;", "f32", rows, rounded("f32", exact, ftz=True, sat=True)
-        )
+        check(f"{op}.ftz.sat.f32 d0, a, b;", "f32", rows, rounded("f32", exact, ftz=True, sat=True))
     check("fma.rn.ftz.f32 d0, a, b, c;", "f32", rows_of("f32", 3), rounded("f32", fma, ftz=True))
     check("sub.ftz.f32 d0, a, b;", "f32", rows, rounded("f32", lambda a, b: add(a, -b), ftz=True))
 
@@ -112,7 +110,9 @@ def test_fma_never_rounds_twice():
     for _ in range(600):
         a = f32_bits(1 + rng.getrandbits(23) / 2**23)
         b = f32_bits(1 + rng.getrandbits(12) / 2**12)
-        c = f32_bits(math.ldexp(1 + rng.getrandbits(3) / 8, rng.choice([-30, -29, -28, -54, 24, 25])))
+        c = f32_bits(
+            math.ldexp(1 + rng.getrandbits(3) / 8, rng.choice([-30, -29, -28, -54, 24, 25]))
+        )
         rows.append((a, b, c ^ rng.getrandbits(1) << 31))
     tiny = [(f32_bits(2.0**-63 * (1 + i / 64)), f32_bits(2.0**-75 * 1.5), i) for i in range(64)]
     check("fma.rn.f32 d0, a, b, c;", "f32", rows + tiny, rounded("f32", fma))
@@ -401,7 +401,9 @@ def test_numbers_are_what_the_model_says():
     rng = random.Random(11)
     for _ in range(300):
         x, y = rng.uniform(-9, 9), rng.uniform(-9, 9)
-        a, b = (decode(struct.unpack("<Q", struct.pack("<d", v))[0], FORMATS["f64"]) for v in (x, y))
+        a, b = (
+            decode(struct.unpack("<Q", struct.pack("<d", v))[0], FORMATS["f64"]) for v in (x, y)
+        )
         for result, wanted in ((add(a, b), x + y), (multiply(a, b), x * y), (divide(a, b), x / y)):
             bits = encode(result, FORMATS["f64"])
             assert struct.unpack("<d", struct.pack("<Q", bits))[0] == wanted

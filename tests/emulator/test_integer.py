@@ -158,7 +158,9 @@ def test_relu_and_packed():
 
     def halves(op, kind):
         def model(a, b):
-            parts = [op(as_integer(a >> s, kind), as_integer(b >> s, kind)) % 65536 for s in (0, 16)]
+            parts = [
+                op(as_integer(a >> s, kind), as_integer(b >> s, kind)) % 65536 for s in (0, 16)
+            ]
             return parts[0] | parts[1] << 16
 
         return model
@@ -195,9 +197,7 @@ def test_bit_counts(bits):
     kind = f"b{bits}"
     check(f"popc.{kind} d0, a;", [kind], rows, "u32", lambda a: a.bit_count())
     check(f"clz.{kind} d0, a;", [kind], rows, "u32", lambda a: bits - a.bit_length())
-    check(
-        f"brev.{kind} d0, a;", [kind], rows, kind, lambda a: int(f"{a:0{bits}b}"[::-1], 2)
-    )
+    check(f"brev.{kind} d0, a;", [kind], rows, kind, lambda a: int(f"{a:0{bits}b}"[::-1], 2))
 
     def leading(a, is_signed, shift):
         value = ~a % 2**bits if is_signed and a >> (bits - 1) else a
@@ -246,9 +246,7 @@ def test_bit_fields(kind):
                 result = result & ~(1 << (pos + i)) | (a >> i & 1) << (pos + i)
         return result
 
-    check(
-        f"bfi.b{bits} d0, a, b, c, d;", [f"b{bits}"] * 2 + ["b32"] * 2, rows, f"b{bits}", insert
-    )
+    check(f"bfi.b{bits} d0, a, b, c, d;", [f"b{bits}"] * 2 + ["b32"] * 2, rows, f"b{bits}", insert)
 
 
 def test_masks_and_extension():

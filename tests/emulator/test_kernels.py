@@ -54,7 +54,7 @@ def assert_within(found, expected, bound, name):
 
 
 def built(folder: Path, reference: str, arch: str) -> Path:
-    """A store with what of a kernel can be built, as a user would; test_build asks for all of it."""
+    """A store with what of a kernel can be built; test_build asks for all of it."""
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     subprocess.run(
         [sys.executable, "-m", "sparsekit", "build", reference, "--arch", arch, "-j", "2"],
@@ -109,7 +109,9 @@ def run_prefill(manifest, folder, case, probe, schedule):
             places[name] = memory.allocate(bits(inputs[name]), name)
     sizes = {"out": 2 * s_q * h_q * 512, "max_logits": 4 * s_q * h_q, "lse": 4 * s_q * h_q}
     places |= {n: memory.allocate(size, n) for n, size in sizes.items()}
-    values = {n: 0 for n in ("attn_sink", "topk_length")} | {n: p.address for n, p in places.items()}
+    values = dict.fromkeys(("attn_sink", "topk_length"), 0) | {
+        n: p.address for n, p in places.items()
+    }
     values |= {
         "q_token_stride_elems": h_q * d_qk, "q_head_stride_elems": d_qk,
         "kv_row_stride_elems": d_qk, "indices_row_stride_elems": case.dims["topk"], "h_q": h_q,
@@ -250,9 +252,7 @@ def test_sparse_attn_paged(paged_kernels, case, arch):
     for schedule in SCHEDULES if arch == "sm_80" else SCHEDULES[:1]:
         memory = Memory()
         names = ("q", "window_pool", "cmp_pool", "attn_sink", "topk_idxs", "cmp_counts")
-        places = {
-            n: memory.allocate(bits(inputs[n]), n) for n in names if inputs[n] is not None
-        }
+        places = {n: memory.allocate(bits(inputs[n]), n) for n in names if inputs[n] is not None}
         sizes = {"out": 2 * b * m * h * d, "lse": 4 * b * m * h}
         splits = -(-inputs["topk_idxs"].shape[-1] // 64)
         if m == 1:

@@ -110,7 +110,9 @@ def test_module_variables():
 
 
 def test_parameters_by_name_and_by_address():
-    text = HEADER + """
+    text = (
+        HEADER
+        + """
     .visible .entry test(.param .align 8 .b8 box[24], .param .u16 small, .param .f32 number,
                          .param .u64 out)
     { .reg .b64 l<9>; .reg .b32 r<9>; .reg .b16 h<3>; .reg .f32 f0;
@@ -121,6 +123,7 @@ def test_parameters_by_name_and_by_address():
       st.global.v4.u32 [l0], {r0, r1, r2, r3}; st.global.v2.u32 [l0+16], {r4, r5};
       st.global.f32 [l0+24], f0; ret; }
     """
+    )
     memory = Memory()
     out = memory.allocate(32)
     box = np.arange(6, dtype=np.uint32).tobytes()

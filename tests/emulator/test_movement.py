@@ -33,7 +33,9 @@ def test_packing_and_unpacking():
     assert whole == low
     assert parts == [halves[0][1], halves[1][1]]
     (four,) = run("mov.b64 d0, {a, b, c, d};", [("b16", b) for b in bytes_in], ["b64"])
-    assert four == [sum(b << 16 * k for k, b in enumerate(row)) for row in zip(*bytes_in, strict=True)]
+    assert four == [
+        sum(b << 16 * k for k, b in enumerate(row)) for row in zip(*bytes_in, strict=True)
+    ]
     big, lo, hi = run(
         "mov.b128 d0, {a, b}; mov.b128 {d1, d2}, d0;", [("b64", wide), ("b64", wide[::-1])],
         ["b128", "b64", "b64"],

@@ -24,7 +24,9 @@ MUTATIONS = {
 }
 
 
-def gemm(text: str, k: int, schedule: Schedule = SCHEDULES[0], blocks: int = 1) -> tuple[Report, float]:
+def gemm(
+    text: str, k: int, schedule: Schedule = SCHEDULES[0], blocks: int = 1
+) -> tuple[Report, float]:
     """The report and the largest relative error of C = A B^T with 64 x 64 tiles."""
     rng = np.random.default_rng(k)
     m = n = 64 * blocks
@@ -80,7 +82,7 @@ def executed(line: int) -> bool:
 def test_every_mutant_is_reported(name, line, text):
     if any(gemm(text, k)[0].faults for k in LENGTHS):
         return
-    assert line in REDUNDANT and name == "no barrier" or not executed(line)
+    assert (line in REDUNDANT and name == "no barrier") or not executed(line)
 
 
 def test_most_of_the_mutants_are_executed():

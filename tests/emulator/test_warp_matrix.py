@@ -176,7 +176,9 @@ def test_mma(kind, bits, k):
     for lane in range(32):
         for i in range(4):
             row, column = place_c(lane, i)
-            wanted = c[row][column] + sum(number(a[row][j]) * number(b[j][column]) for j in range(k))
+            wanted = c[row][column] + sum(
+                number(a[row][j]) * number(b[j][column]) for j in range(k)
+            )
             bits_wanted = int(wanted) % 2**32 if integer else encode(finite(wanted), F32)
             assert found[lane, i] == bits_wanted, (lane, i)
 
@@ -203,7 +205,8 @@ def test_mma_with_f16_accumulators():
     names = [f"r{10 + i}" for i in range(8)]
     body = f"""
     mad.wide.u32 l0, tid, 32, source; mad.wide.u32 l1, tid, 8, target;
-    ld.global.v4.u32 {{{", ".join(names[:4])}}}, [l0]; ld.global.v4.u32 {{{", ".join(names[4:])}}}, [l0+16];
+    ld.global.v4.u32 {{{", ".join(names[:4])}}}, [l0];
+    ld.global.v4.u32 {{{", ".join(names[4:])}}}, [l0+16];
     mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {{r30, r31}}, {{{", ".join(names[:4])}}},
       {{{names[4]}, {names[5]}}}, {{{names[6]}, {names[7]}}};
     st.global.v2.u32 [l1], {{r30, r31}};
@@ -238,12 +241,15 @@ def test_products_of_many_matrices_in_one_block():
         ra = ", ".join(f"r{10 + 4 * i + e}" for e in range(4))
         rb = ", ".join(f"r{18 + 2 * j + e}" for e in range(2))
         products.append(
-            f"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {{{d}}}, {{{ra}}}, {{{rb}}}, {{{d}}};"
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            f"{{{d}}}, {{{ra}}}, {{{rb}}}, {{{d}}};"
         )
     stores = "".join(f"st.global.f32 [l1+{4 * i}], f{i};" for i in range(16))
     body = f"""mad.wide.u32 l0, tid, 48, source; mad.wide.u32 l1, tid, 64, target; {loads} {zero}
     {"".join(products)} {stores}"""
-    found = clean(body, {"source": words, "target": 2048})["target"].view(np.float32).reshape(32, 16)
+    found = (
+        clean(body, {"source": words, "target": 2048})["target"].view(np.float32).reshape(32, 16)
+    )
     wide_a, wide_b = ((x.astype(np.uint32) << 16).view(np.float32).astype(float) for x in (a, b))
     wanted = [wide_a[0] @ wide_b[0] + wide_a[1] @ wide_b[0], wide_a[0] @ wide_b[1],
               wide_a[1] @ wide_b[0], wide_a[1] @ wide_b[1]]  # fmt: skip

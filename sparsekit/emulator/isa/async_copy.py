@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sparsekit.emulator.access import COPY_WRITE, READ
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Immediate, Negated, Register
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: cp.async")
 
@@ -44,7 +42,7 @@ def cp_async(w: Writer, m: Matched) -> None:
 
 def _kept(w: Writer, operand: Any, size: int) -> str:
     """The bytes that come from the source; a predicate says that none do."""
-    if isinstance(operand, Negated) or isinstance(operand, Register) and operand.type == "pred":
+    if isinstance(operand, Negated) or (isinstance(operand, Register) and operand.type == "pred"):
         ignored = w.read(operand, "?")
         return w.temp(f"where({ignored}, {w.const(0, 'u4')}, {w.const(size, 'u4')})")
     return w.read(operand, "u4")

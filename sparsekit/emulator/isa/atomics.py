@@ -9,20 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from sparsekit.emulator.access import STRONG_WRITE, outside
-from sparsekit.emulator.access import generic_windows
+from sparsekit.emulator.access import STRONG_WRITE, generic_windows, outside
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.isa.half import half_sum, rounded_half
 from sparsekit.emulator.isa.memory import sized_address, space_of
 from sparsekit.emulator.numeric.narrow import bf16_value, f16_value
 from sparsekit.emulator.numeric.rounding import flush
+from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, WIDTH_BYTES, Writer, elements_of
+from sparsekit.emulator.writer import Writer, elements_of
 from sparsekit.ptx.operands import Sink
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Parallel Synchronization and Communication Instructions: atom, red")
 _COMMON = (
@@ -37,7 +35,8 @@ _TYPES = {
 
 
 def _inc(old: Array, b: Array) -> Array:
-    return np.where(old >= b, old.dtype.type(0), old + old.dtype.type(1))
+    result: Array = np.where(old >= b, old.dtype.type(0), old + old.dtype.type(1))
+    return result
 
 
 def _dec(old: Array, b: Array) -> Array:

@@ -3,18 +3,15 @@ Data Movement and Conversion: shfl."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.numeric.extremes import maximum_of, minimum_of
+from sparsekit.emulator.source import DTYPES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, Writer
+from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Operand, Pair, Sink
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Parallel Synchronization and Communication Instructions: vote, match, redux")
 _LANE = np.arange(WARP)
@@ -109,7 +106,8 @@ def _present(size: int, mask: Array | None) -> Array:
 
 def _bits(lanes: Array) -> Array:
     """[warps, lanes] bool -> a word per warp."""
-    return np.where(lanes, _BIT, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+    result: Array = np.where(lanes, _BIT, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+    return result
 
 
 @CHAPTER.form("activemask t=b32", 1)

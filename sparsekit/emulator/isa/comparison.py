@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sparsekit.emulator.numeric.narrow import bf16_value, f16_value
 from sparsekit.emulator.numeric.rounding import flush
+from sparsekit.emulator.source import DTYPES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, Writer
+from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Operand, Pair
 
 CHAPTER = Chapter("Comparison and Selection Instructions")
@@ -50,7 +51,7 @@ def _check(m: Matched, kind: str) -> bool:
     """Whether the type is a floating one. Raises where the comparison is none for the type."""
     is_float = "f" in kind
     floating_only = m["cmp"] in _UNORDERED or m["cmp"] in ("equ", "num", "nan")
-    if floating_only and not is_float or m["cmp"] in _UNSIGNED_SIGNS and kind[0] != "u":
+    if (floating_only and not is_float) or (m["cmp"] in _UNSIGNED_SIGNS and kind[0] != "u"):
         raise m.unsupported(f"comparison {m['cmp']} of {kind}")
     return is_float
 

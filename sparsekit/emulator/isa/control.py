@@ -154,8 +154,8 @@ def call(w: Writer, m: Matched) -> tuple[str, ...]:
     _check_counts(m, results, callee.returns)
     for argument, formal in zip(arguments, callee.params, strict=True):
         source = _frame_offset(w, m, w.block.function, argument)
-        target = w.code.layout.local[names[name], formal.name]
-        w.line(f"{w.fn(copy_local)}(L, {source}, {target}, {formal.size_bytes}, {w.mask})")
+        into = w.code.layout.local[names[name], formal.name]
+        w.line(f"{w.fn(copy_local)}(L, {source}, {into}, {formal.size_bytes}, {w.mask})")
     return (w.mask,)
 
 

@@ -6,11 +6,9 @@ is f64 or the result has 64 bits, the result's top bit alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.isa.half import rounded_half
 from sparsekit.emulator.numeric import rounding
 from sparsekit.emulator.numeric.integers import saturated
@@ -25,11 +23,10 @@ from sparsekit.emulator.numeric.narrow import (
     f16_value,
     tf32_bits,
 )
+from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, WIDTH_BYTES, Writer
+from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Operand
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: cvt")
 _I = "u8|u16|u32|u64|s8|s16|s32|s64"
@@ -55,7 +52,8 @@ def saturated_integer(a: Array, dtype: str) -> Array:
         return np.minimum(a, np.uint64(np.iinfo(dtype).max)).astype(dtype)
     wide = a.astype("i8")
     if dtype == "u8":
-        return np.maximum(wide, 0).astype("u8")
+        result: Array = np.maximum(wide, 0).astype("u8")
+        return result
     return saturated(wide, dtype)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sparsekit.emulator.numeric import approximate, rounding
 from sparsekit.emulator.numeric.extremes import maximum_of, minimum_of, with_xor_of_signs
+from sparsekit.emulator.source import DTYPES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, Writer
+from sparsekit.emulator.writer import Writer
 
 CHAPTER = Chapter("Floating Point Instructions")
 _ROUNDINGS = "rnd=rn|rz|rm|rp"
@@ -159,7 +160,7 @@ def extreme(w: Writer, m: Matched) -> None:
 
 def chosen_extreme(w: Writer, m: Matched, names: list[str]) -> str:
     """The expression for min or max of two or three vectors with the form's modifiers."""
-    if m["xor"] and not m["abs"] or m["abs"] and len(names) == 2 and not m["xor"]:
+    if (m["xor"] and not m["abs"]) or (m["abs"] and len(names) == 2 and not m["xor"]):
         raise m.unsupported("xorsign and abs stand together")
     original = names
     if m["abs"]:
@@ -179,7 +180,8 @@ def testp(w: Writer, m: Matched) -> None:
     a = w.read(m.operands[1], DTYPES[m["t"]])
     tiny = "1.1754943508222875e-38" if m["t"] == "f32" else "2.2250738585072014e-308"
     expression = {
-        "finite": f"isfinite({a})", "infinite": f"isinf({a})", "number": f"~isnan({a})", "notanumber": f"isnan({a})",
+        "finite": f"isfinite({a})", "infinite": f"isinf({a})",
+        "number": f"~isnan({a})", "notanumber": f"isnan({a})",
         "normal": f"isfinite({a}) & (abs({a}) >= {tiny})",
         "subnormal": f"(abs({a}) < {tiny}) & ({a} != 0)",
     }[m["op"]]  # fmt: skip

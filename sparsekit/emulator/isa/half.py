@@ -6,19 +6,15 @@ that is not exact, and rounded once to the format.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.isa.floating import chosen_extreme, result
 from sparsekit.emulator.numeric import approximate, rounding
 from sparsekit.emulator.numeric.narrow import BF16, F16, bf16_value, encode, f16_value
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Operand
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Half Precision Floating Point Instructions")
 _KINDS = "t=f16|f16x2|bf16|bf16x2"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sparsekit.emulator.numeric import integers
+from sparsekit.emulator.source import DTYPES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, Writer
+from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Immediate, Pair
 
 CHAPTER = Chapter("Logic and Shift Instructions")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sparsekit.emulator import access
+from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, WIDTH_BYTES, Writer, elements_of
+from sparsekit.emulator.writer import Writer, elements_of
 from sparsekit.ptx.operands import Address, Operand, Sink, Symbol
 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: ld, st")

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import WARP
 from sparsekit.emulator.numeric.narrow import E4M3, E5M2, decode
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer, elements_of
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Warp-Level Matrix Instructions: mma")
 _TF32_BITS = np.uint32(0xFFFF_E000)
@@ -162,12 +160,13 @@ def multiply_fragments(
 
 def _accumulate(product: Array, c: tuple[Array, ...], kind: str, saturating: bool) -> Array:
     if kind == "f32":
-        return product + np.concatenate(c).reshape(product.shape)
+        result: Array = product + np.concatenate(c).reshape(product.shape)
+        return result
     if kind == "s32":
-        total = product.astype(np.int64) + np.concatenate(c).reshape(product.shape)
+        whole: Array = product.astype(np.int64) + np.concatenate(c).reshape(product.shape)
         if saturating:
-            total = np.clip(total, -(1 << 31), (1 << 31) - 1)
-        return total.astype(np.int32)
+            whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
+        return whole.astype(np.int32)
     addend = np.stack(c).view(np.float16).reshape(len(c), -1, 2).transpose(0, 2, 1)
     total = (product + addend.reshape(product.shape).astype(np.float32)).astype(np.float16)
     pairs = total.reshape(len(c), 2, -1).transpose(0, 2, 1)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.numeric import integers
+from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.storage import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from sparsekit.emulator.table import Chapter, Matched
-from sparsekit.emulator.writer import DTYPES, WIDTH_BYTES, Writer
+from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Sink, Vector
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: mov, prmt, cvta, isspacep, mapa")
 _BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.barriers import Arrival
 from sparsekit.emulator.isa.control import both
 from sparsekit.emulator.table import Chapter, Matched
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.convoy import Convoy
     from sparsekit.emulator.machine import Machine
 
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Parallel Synchronization and Communication Instructions: bar, membar, fence")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sparsekit.emulator.access import READ, WRITE, outside
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer, elements_of
-
-Array = npt.NDArray[Any]
 
 CHAPTER = Chapter("Warp-Level Matrix Instructions: ldmatrix, stmatrix, movmatrix")
 _ROW_BYTES = 16

@@ -6,23 +6,22 @@ differ in the last bits, within the errors that the ISA gives.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from sparsekit.emulator.arrays import Array
 
 _HUGE = np.float32(2.0**126)
 _F64_UPPER_BITS = np.uint64(0xFFFF_FFFF_0000_0000)
 
 
 def ex2(x: Array) -> Array:
-    return np.exp2(x.astype("f8")).astype("f4")
+    result: Array = np.exp2(x.astype("f8")).astype("f4")
+    return result
 
 
 def lg2(x: Array) -> Array:
-    return np.log2(x.astype("f8")).astype("f4")
+    result: Array = np.log2(x.astype("f8")).astype("f4")
+    return result
 
 
 def rcp(x: Array) -> Array:
@@ -30,7 +29,8 @@ def rcp(x: Array) -> Array:
 
 
 def rsqrt(x: Array) -> Array:
-    return (1.0 / np.sqrt(x.astype("f8"))).astype("f4")
+    result: Array = (1.0 / np.sqrt(x.astype("f8"))).astype("f4")
+    return result
 
 
 def sqrt(x: Array) -> Array:
@@ -38,15 +38,18 @@ def sqrt(x: Array) -> Array:
 
 
 def sin(x: Array) -> Array:
-    return np.sin(x.astype("f8")).astype("f4")
+    result: Array = np.sin(x.astype("f8")).astype("f4")
+    return result
 
 
 def cos(x: Array) -> Array:
-    return np.cos(x.astype("f8")).astype("f4")
+    result: Array = np.cos(x.astype("f8")).astype("f4")
+    return result
 
 
 def tanh(x: Array) -> Array:
-    return np.tanh(x.astype("f8")).astype("f4")
+    result: Array = np.tanh(x.astype("f8")).astype("f4")
+    return result
 
 
 def div(a: Array, b: Array) -> Array:

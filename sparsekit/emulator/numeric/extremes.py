@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from sparsekit.emulator.arrays import Array
 
 
 def maximum_of(a: Array, b: Array, nan: bool) -> Array:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from sparsekit.emulator.arrays import Array
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -18,13 +15,14 @@ def shift_left(a: Array, count: Array) -> Array:
     bits = 8 * a.dtype.itemsize
     moved = a << np.minimum(count, np.uint32(bits - 1)).astype(a.dtype)
     over = count >= bits
-    return np.where(over, a.dtype.type(0), moved) if np.count_nonzero(over) else moved
+    result: Array = np.where(over, a.dtype.type(0), moved) if np.count_nonzero(over) else moved
+    return result
 
 
 def shift_right(a: Array, count: Array) -> Array:
     """a >> count (u4), arithmetic for a signed type; from the width on all sign bits."""
     bits = 8 * a.dtype.itemsize
-    moved = a >> np.minimum(count, np.uint32(bits - 1)).astype(a.dtype)
+    moved: Array = a >> np.minimum(count, np.uint32(bits - 1)).astype(a.dtype)
     if a.dtype.kind == "i":
         return moved
     over = count >= bits
@@ -36,11 +34,12 @@ def mul_hi(a: Array, b: Array) -> Array:
     bits = 8 * a.dtype.itemsize
     if bits < 64:
         wide = f"{a.dtype.kind}{2 * a.dtype.itemsize}"
-        return ((a.astype(wide) * b.astype(wide)) >> bits).astype(a.dtype)
+        product: Array = (a.astype(wide) * b.astype(wide)) >> bits
+        return product.astype(a.dtype)
     x, y = a.view("u8"), b.view("u8")
     x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
     middle = ((x0 * y0) >> _HALF) + (x1 * y0 & _LOW) + (x0 * y1 & _LOW)
-    high = x1 * y1 + ((x1 * y0) >> _HALF) + ((x0 * y1) >> _HALF) + (middle >> _HALF)
+    high: Array = x1 * y1 + ((x1 * y0) >> _HALF) + ((x0 * y1) >> _HALF) + (middle >> _HALF)
     if a.dtype.kind == "i":
         high -= np.where(a < 0, y, np.uint64(0)) + np.where(b < 0, x, np.uint64(0))
     return high.view(a.dtype)
@@ -49,7 +48,8 @@ def mul_hi(a: Array, b: Array) -> Array:
 def mul_wide(a: Array, b: Array) -> Array:
     """The whole product, of twice the width."""
     wide = f"{a.dtype.kind}{2 * a.dtype.itemsize}"
-    return a.astype(wide) * b.astype(wide)
+    result: Array = a.astype(wide) * b.astype(wide)
+    return result
 
 
 def mul24(a: Array, b: Array, *, high: bool) -> Array:
@@ -59,7 +59,8 @@ def mul24(a: Array, b: Array, *, high: bool) -> Array:
     x = ((a.view("u4") << drop).view(a.dtype) >> a.dtype.type(8)).astype(wide)
     y = ((b.view("u4") << drop).view(b.dtype) >> b.dtype.type(8)).astype(wide)
     product = x * y
-    return ((product >> product.dtype.type(16)) if high else product).astype(a.dtype)
+    result: Array = ((product >> product.dtype.type(16)) if high else product).astype(a.dtype)
+    return result
 
 
 def saturated(wide: Array, dtype: str) -> Array:
@@ -167,7 +168,8 @@ def extract(a: Array, position: Array, length: Array) -> Array:
         sign_at = np.minimum(pos + size - 1, width - 1)
         negative = (size > 0) & ((unsigned >> np.maximum(sign_at, 0).astype("u8")) & 1 == 1)
         field = np.where(negative, field | ~ones, field)
-    return field.astype(f"u{a.dtype.itemsize}").view(a.dtype)
+    result: Array = field.astype(f"u{a.dtype.itemsize}").view(a.dtype)
+    return result
 
 
 def insert(a: Array, b: Array, position: Array, length: Array) -> Array:
@@ -178,7 +180,8 @@ def insert(a: Array, b: Array, position: Array, length: Array) -> Array:
     shift = np.minimum(pos, 63).astype("u8")
     mask = np.where(pos >= width, np.uint64(0), _ones(np.clip(size, 0, width)) << shift)
     merged = (b.astype("u8") & ~mask) | ((a.astype("u8") << shift) & mask)
-    return merged.astype(a.dtype)
+    result: Array = merged.astype(a.dtype)
+    return result
 
 
 def bit_mask(position: Array, length: Array, *, wrap: bool) -> Array:
@@ -186,7 +189,8 @@ def bit_mask(position: Array, length: Array, *, wrap: bool) -> Array:
     if wrap:
         position, length = position & np.uint32(31), length & np.uint32(31)
     pos, size = np.minimum(position, 32).astype("u8"), np.minimum(length, 32).astype("i8")
-    return ((_ones(size) << pos) & _LOW).astype("u4")
+    result: Array = ((_ones(size) << pos) & _LOW).astype("u4")
+    return result
 
 
 def sign_extend(a: Array, length: Array, *, wrap: bool) -> Array:
@@ -246,10 +250,9 @@ def logic3(a: Array, b: Array, c: Array, table: int) -> Array:
 def funnel(low: Array, high: Array, count: Array, *, left: bool, wrap: bool) -> Array:
     """shf: 32 bits of high:low, shifted."""
     n = (count & np.uint32(31)) if wrap else np.minimum(count, np.uint32(32))
-    both = (high.astype("u8") << _HALF) | low
-    if left:
-        return ((both << n.astype("u8")) >> _HALF).astype("u4")
-    return (both >> n.astype("u8")).astype("u4")
+    both: Array = (high.astype("u8") << _HALF) | low
+    moved: Array = (both << n.astype("u8")) >> _HALF if left else both >> n.astype("u8")
+    return moved.astype("u4")
 
 
 def dot(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Array:
@@ -257,7 +260,8 @@ def dot(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Array:
     total = c.astype("i8")
     x = np.ascontiguousarray(a).view("i1" if a_signed else "u1").reshape(-1, 4).astype("i8")
     y = np.ascontiguousarray(b).view("i1" if b_signed else "u1").reshape(-1, 4).astype("i8")
-    return (total + (x * y).sum(axis=1)).astype("u4").view(c.dtype)
+    result: Array = (total + (x * y).sum(axis=1)).astype("u4").view(c.dtype)
+    return result
 
 
 def dot2(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool, *, high: bool) -> Array:
@@ -266,4 +270,5 @@ def dot2(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool, *, high: 
     x = np.ascontiguousarray(a).view("i2" if a_signed else "u2").reshape(-1, 2).astype("i8")
     y = np.ascontiguousarray(b).view("i1" if b_signed else "u1").reshape(-1, 4).astype("i8")
     y = y[:, 2:] if high else y[:, :2]
-    return (total + (x * y).sum(axis=1)).astype("u4").view(c.dtype)
+    result: Array = (total + (x * y).sum(axis=1)).astype("u4").view(c.dtype)
+    return result

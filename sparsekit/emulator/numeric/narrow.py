@@ -6,15 +6,13 @@ Point Specification. Values travel as doubles, which hold all of them exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.numeric.rounding import to_f32
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,15 @@ def f16_value(bits: Array) -> Array:
     return bits.view("f2").astype("f4")
 
 
+def _nearest_away(x: Array) -> Array:
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil, "rna": _nearest_away,
+}  # fmt: skip
+
+
 def quantised(x: Array, kind: Format, mode: str = "rn") -> Array:
     """x (f8, exact or rounded to odd) to the nearest value of the format, without a largest one.
 
@@ -82,10 +89,7 @@ def quantised(x: Array, kind: Format, mode: str = "rn") -> Array:
     _, exponent = np.frexp(x)
     unit_exponent = np.maximum(exponent - 1, 1 - kind.bias) - kind.mantissa_bits
     scaled = np.ldexp(x, -unit_exponent)
-    rounded = {
-        "rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil,
-        "rna": lambda v: np.copysign(np.floor(np.abs(v) + 0.5), v),
-    }[mode](scaled)  # fmt: skip
+    rounded = _ROUNDINGS[mode](scaled)
     result: Array = np.where(np.isfinite(x), np.ldexp(rounded, unit_exponent), x)
     return np.copysign(result, x)
 

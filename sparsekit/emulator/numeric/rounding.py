@@ -12,9 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from sparsekit.emulator.arrays import Array
 
 F32_SMALLEST_NORMAL = np.float32(2.0**-126)
 _LOW_BITS = np.uint64(0x0FFF_FFFF)  # of a double, below what a float and its half way point hold
@@ -33,7 +32,8 @@ def flush(x: Array) -> Array:
 
 def saturate(x: Array) -> Array:
     """To [0, 1]; NaN and -0 become +0 (.sat)."""
-    return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+    result: Array = np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+    return result
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -151,12 +151,11 @@ def sqrt_f64(a: Array, mode: str) -> Array:
     root = np.sqrt(a)
     if mode == "rn":
         return root
-    error = np.array(
-        [
-            float(np.sign(Fraction(x) - Fraction(r) ** 2)) if np.isfinite(r) else 0.0
-            for x, r in zip(a.tolist(), root.tolist(), strict=True)
-        ]
-    )
+    error = np.zeros_like(root)
+    for lane, (x, r) in enumerate(zip(a.tolist(), root.tolist(), strict=True)):
+        if np.isfinite(r):
+            left = Fraction(x) - Fraction(r) ** 2
+            error[lane] = (left > 0) - (left < 0)
     return _directed(root, error, mode)
 
 
