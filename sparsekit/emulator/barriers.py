@@ -112,9 +112,11 @@ class Barriers:
                 f"{barrier.expected or 'all'} in PTX line {self._line(barrier.index)}"
             )
             machine.fault("barrier", text, arrival.index, first)
-        rows = np.unique(threads // WARP)
-        for row in rows.tolist():
-            lanes = sum(1 << int(t % WARP) for t in threads[threads // WARP == row])
+        rows, counts = np.unique(threads // WARP, return_counts=True)
+        for row, lane_count in zip(rows.tolist(), counts.tolist(), strict=True):
+            lanes = _ALL_LANES
+            if lane_count < WARP:
+                lanes = sum(1 << t % WARP for t in threads[threads // WARP == row].tolist())
             if barrier.lanes.get(row, 0) & lanes:
                 text = f"warp {self._warp(row)} arrives twice at barrier {key[1]} before it is free"
                 machine.fault("barrier", text, arrival.index, first)
