@@ -7,15 +7,16 @@
 // fp32 weights, the weights that meet V are rounded to bf16.
 //
 // One block: one token, kHeads heads, tiles of kBlockK rows in ascending order.
-//   score warps (4)  gather the rows; S = Q K^T.   Each takes half of the heads and every other 16-wide step of d.
-//   value warps (8)  softmax; O += P V.            Each takes 8 heads of the softmax and, of O, all heads and 64 of the
-//                                                  512 columns.
-// They work one tile apart and meet once a tile. V is the first 512 columns of the K tile: a row is gathered once.
+//   score warps (4)  S = Q K^T.   Each takes half of the heads and every other 16-wide step of d.
+//   value warps (8)  gather the rows; softmax; O += P V.
+//                    Each takes 8 heads of the softmax and, of O, all heads and 64 of the 512 columns.
+// The two work one tile apart and meet once a tile. V is the first 512 columns of the K tile: a row is gathered once.
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/ptx/special_register.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/ptx/warp_matrix.cuh"
 
@@ -32,7 +33,7 @@ struct bf16 {
 // Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
 enum : int {
   kDQk = SK_D_QK,                    // columns of q and kv
-  kDeriveLength = SK_SKIP,          // without topk_length, find the last valid index first
+  kDeriveLength = SK_SKIP,           // without topk_length, find the last valid index first
   kHeads = SK_HEADS_PER_BLOCK,       // heads of one block
   kBlockK = SK_BLOCK_K,              // rows of one tile
   kStages = SK_STAGES,               // tiles in the ring
@@ -44,33 +45,36 @@ enum : int {
   kValueWarps = 8,
   kScoreThreads = kScoreWarps * kWarp,
   kValueThreads = kValueWarps * kWarp,
-  kThreads = kScoreThreads + kValueThreads,
+  kThreads = kValueThreads + kScoreThreads,
 
-  kMmaK = 16,            // contraction length of one mma
-  kChunk = 8,            // bf16 in 16 bytes
-  kLine = 64,            // bf16 in 128 bytes, all the banks once
+  kMmaK = 16,  // contraction length of one mma
+  kChunk = 8,  // bf16 in 16 bytes
+  kLine = 64,  // bf16 in 128 bytes, all the banks once
   kChunkBytes = 16,
   kLineBytes = 128,
+  kLines = kDQk / kLine,  // of a row
   kRowBytes = kDQk * sizeof(bf16),
   kTileBytes = kBlockK * kRowBytes,
-  kLines = kDQk / kLine,  // lines of a row
+  kPRowBytes = kBlockK * sizeof(bf16),
+  kPRowsPerLine = kLine / kBlockK,
 
   kDSteps = kDQk / kMmaK / 2,  // 16-wide steps of d of one score warp
   kQSharedSteps = kDSteps - kQRegSteps,
   kQSharedChunks = kQSharedSteps * 2 * kMmaK / kChunk,  // of one head
   kQSharedRowBytes = kQSharedChunks * kChunkBytes,
-  kHeadTiles = kHeads / 32,                             // 16-head mma tiles of a score warp
-  kTokenTiles = kBlockK / 8,                            // 8-token mma tiles of a score warp
-  kScoreSlots = 2 * kHeadTiles,                         // 8-head groups of a score warp
-  kScoreVecs = kTokenTiles / 2,                         // float4 of one group that a thread holds
-  kValueHeadTiles = kHeads / 16,                        // 16-head mma tiles of a value warp
-  kValueColTiles = kLine / 8,                           // 8-column mma tiles of a value warp
+  kScoreHeadTiles = kHeads / 32,       // 16-head mma tiles of a score warp
+  kScoreTokenTiles = kBlockK / 8,      // 8-token mma tiles of a score warp
+  kScoreGroups = kHeads / 16,          // 8-head groups of a score warp
+  kScoreVecs = kScoreTokenTiles / 2,   // float4 of S that a lane holds for one group
+  kValueHeadTiles = kHeads / 16,       // 16-head mma tiles of a value warp
+  kValueColTiles = kLine / 8,          // 8-column mma tiles of a value warp
   kHeadGroups = kHeads / 8,
-  kPBufferBytes = kHeads * kBlockK * sizeof(bf16),
 
-  kGatherRows = kScoreThreads * kChunk / kLine,  // rows gathered at once, a line of each
-  kGatherPasses = kBlockK / kGatherRows,
-  kScanLoads = 8,                                   // indices a lane holds in one round of the scan
+  kGatherThreads = kBlockK * kLine / kChunk,      // one 128-byte line of every row of a tile
+  kGatherSplit = kValueThreads / kGatherThreads,  // lines of a row gathered at once
+  kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,
+  kIndexTiles = 8,                                // tiles of indices kept in shared memory
+  kScanLoads = 8,                                 // indices a lane holds in one round of the trailing scan
   kScanWidth = kScanLoads * kWarp,
 };
 
@@ -78,6 +82,7 @@ static_assert(kDQk == 512 || kDQk == 576, "a row is 512 columns, with or without
 static_assert(kHeads == 32 || kHeads == 64, "a score warp takes half of the heads, in 16-head tiles");
 static_assert(kBlockK == 16 || kBlockK == 32, "a tile is at most one ballot of indices");
 static_assert(kStages >= 3, "one tile in P V, one in Q K^T, one in flight");
+static_assert(kStages < kIndexTiles, "indices arrive with the gather of their tile and last until its softmax");
 static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps, "the shared part of Q starts on a 128-byte line");
 static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 128-byte line");
 
@@ -88,20 +93,18 @@ static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 1
 struct SharedMemory {
   alignas(kLineBytes) bf16 kv[kStages][kBlockK][kDQk];
   alignas(kLineBytes) bf16 q[kHeads][kQSharedChunks > 0 ? kQSharedChunks * kChunk : kChunk];
-  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];                                   // two bf16 each
-  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreSlots][kScoreVecs][kWarp];         // mma fragments, half of d
-  alignas(kChunkBytes) float alpha[8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
+  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];                            // two bf16 each
+  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreGroups][kScoreVecs][kWarp];  // mma fragments of half of d
+  alignas(kChunkBytes) float alpha[8][kHeadGroups];  // [head % 8][head / 8]: the heads of a lane adjoin
   alignas(kChunkBytes) unsigned moved[kHeadGroups];  // whether any alpha of the group is not 1
   float o_scale[8][kHeadGroups];                     // the factor of O in out
-  float row_max[8][kHeadGroups];                     // the same order
-  unsigned listed[2];                                // bit k: row k of the tile counts
-  unsigned any_listed;                               // all bits so far
+  int index[kIndexTiles][kBlockK];                   // -1 past the row's length
 };
 
 // ---------------------------------------------------------------- barriers
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kTileDone = 1,           // kThreads: S of a tile stands, the next tile has landed, P V of the one before is done
+  kTileDone = 1,           // kThreads: S of a tile stands, the next tile has landed, P V of the previous one is done
   kPReady = 2,             // kValueThreads: P and alpha stand
 };
 
@@ -116,6 +119,12 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 }
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+/// e^x; 0 for -inf.
+__device__ __forceinline__ float natural_exp(float x) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return ex2_approx_ftz_f32(x * kLog2E);
+}
 
 /// The same value, known to the compiler as equal in all lanes, so that it need not take a register of each.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
@@ -150,50 +159,45 @@ __device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], c
   }
 }
 
-/// S = Q K^T over this warp's d steps. Operands are loaded kAhead steps ahead; between(step) runs before each step's mma.
-template <typename Between>
-__device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4],
-                                          const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
-                                          unsigned q_shared, unsigned k_shared,
-                                          const Between& between) {
-  constexpr int kAhead = SK_AHEAD;
-  unsigned a[kAhead + 1][kHeadTiles][4], b[kAhead + 1][kTokenTiles / 2][4];
+/// S = Q K^T over this warp's d steps. Operands are loaded a step ahead.
+__device__ __forceinline__ void score_mma(float (&s)[kScoreHeadTiles][kScoreTokenTiles][4],
+                                          const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4],
+                                          unsigned q_shared, unsigned k_shared) {
+  unsigned a[2][kScoreHeadTiles][4], b[2][kScoreTokenTiles / 2][4];
   const auto load = [&](int step) {
 #pragma unroll
-    for (int m = 0; m < kHeadTiles; ++m) {
+    for (int m = 0; m < kScoreHeadTiles; ++m) {
       if (step < kQRegSteps) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[step % (kAhead + 1)][m][e] = q[step][m][e];
+        for (int e = 0; e < 4; ++e) a[step % 2][m][e] = q[step][m][e];
       } else {
-        const int shared_step = step - kQRegSteps;
+        const int i = step - kQRegSteps;
         ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            a[step % (kAhead + 1)][m], (q_shared ^ shared_step % 2 * (kLineBytes / 2)) +
-                                           shared_step / 2 * kLineBytes + m * 16 * kQSharedRowBytes);
+            a[step % 2][m],
+            (q_shared ^ i % 2 * (kLineBytes / 2)) + i / 2 * kLineBytes + m * 16 * kQSharedRowBytes);
       }
     }
 #pragma unroll
-    for (int n = 0; n < kTokenTiles / 2; ++n) {
+    for (int n = 0; n < kScoreTokenTiles / 2; ++n) {
       ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-          b[step % (kAhead + 1)][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
+          b[step % 2][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
     }
   };
 #pragma unroll
-  for (int m = 0; m < kHeadTiles; ++m) {
+  for (int m = 0; m < kScoreHeadTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+    for (int n = 0; n < kScoreTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
   }
-#pragma unroll
-  for (int step = 0; step < kAhead; ++step) load(step);
+  load(0);
 #pragma unroll
   for (int step = 0; step < kDSteps; ++step) {
-    if (step + kAhead < kDSteps) load(step + kAhead);
-    between(step);
+    if (step + 1 < kDSteps) load(step + 1);
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) {
+    for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
-      for (int m = 0; m < kHeadTiles; ++m) {
-        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % (kAhead + 1)][m], b[step % (kAhead + 1)][n / 2][n % 2 * 2],
-                                                            b[step % (kAhead + 1)][n / 2][n % 2 * 2 + 1]);
+      for (int m = 0; m < kScoreHeadTiles; ++m) {
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m], b[step % 2][n / 2][n % 2 * 2],
+                                                            b[step % 2][n / 2][n % 2 * 2 + 1]);
       }
     }
   }
@@ -205,12 +209,12 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
   unsigned a[kValueHeadTiles][4];
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
-    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a[m], p_shared + m * 16 * kBlockK * static_cast<int>(sizeof(bf16)));
+    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a[m], p_shared + m * 16 * kPRowBytes);
   }
 #pragma unroll
   for (int n = 0; n < kValueColTiles; n += 2) {
     unsigned b[4];
-    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(b, v_shared ^ (n * kChunkBytes));
+    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(b, v_shared ^ n * kChunkBytes);
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
       mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(o[m][n], a[m], b[0], b[1]);
@@ -234,14 +238,8 @@ __device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTil
   }
 }
 
-/// e^x; 0 for -inf.
-__device__ __forceinline__ float natural_exp(float x) {
-  constexpr float kLog2E = 1.44269504088896340736f;
-  return ex2_approx_ftz_f32(x * kLog2E);
-}
-
-/// Weight of O in out, for max m and sum l of a head with at least one listed row. IEEE arithmetic carries the
-/// non-finite cases: NaN sink or score gives NaN, sink +inf 0, sink -inf nothing.
+/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE arithmetic carries
+/// the non-finite cases: NaN sink or score gives NaN, sink +inf 0, sink -inf nothing.
 __device__ __forceinline__ float output_scale(float m, float l, float sink) {
   const float top = max_NaN_f32(m, sink);
   const float weight = natural_exp(m - top);
@@ -256,26 +254,26 @@ __device__ __forceinline__ float output_scale(float m, float l, float sink) {
 // Grid: x = s_q * ceil(h_q / kHeads), the head blocks of one token adjacent, so that they meet in L2.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sparse_prefill_fwd(const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
-                       const float* __restrict__ attn_sink,   // null: no sink
-                       const int* __restrict__ topk_length,   // null: every column counts
+                       const float* __restrict__ attn_sink,  // null: no sink
+                       const int* __restrict__ topk_length,  // null: every column may count
                        bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
                        long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
                        long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
   extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
   SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
 
-  const int warp = uniform(threadIdx.x / kWarp);
-  const int lane = threadIdx.x % kWarp;
+  const int warp = uniform(threadIdx.x / kWarp), lane = threadIdx.x % kWarp;
+  const int g = lane / 4, t = lane % 4;  // of an mma fragment: row in its group of 8, column pair
   const int head_blocks = (h_q + kHeads - 1) / kHeads;
   const int token = blockIdx.x / head_blocks;
   const int first_head = blockIdx.x % head_blocks * kHeads;
+  const int heads = min(h_q - first_head, kHeads);
   const int* row = indices + token * indices_row_stride_elems;
 
   // The end of the row flies while the role's own prologue runs.
   const bool derive = kDeriveLength && topk_length == nullptr;
   int round[kScanLoads];
   if (derive) load_scan_round(round, row, topk - kScanWidth, topk);
-
   const auto row_length = [&] {
     int length = topk;
     if (derive) {
@@ -288,32 +286,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   if (warp >= kValueWarps) {
     // -------------------------------------------------------------- score warps
-    const int thread = threadIdx.x - kValueThreads;
-    const int half = warp / 2 % 2, d_parity = warp % 2;
-    const int g = lane / 4, t = lane % 4;  // mma fragments: 8-row group and column pair
-
-    // Eight lanes gather a 128-byte line of a row; the thread keeps to its rows of every tile.
-    const int gather_row = thread / 8;
-    const unsigned gather_shared = shared_address(&smem.kv[0][gather_row][(thread % 8 ^ gather_row % 8) * kChunk]);
-    const auto source = [&](int index) {
-      return kv + (is_valid(index, s_kv) ? index : 0) * kv_row_stride_elems + thread % 8 * kChunk;
-    };
-    const auto gather_line = [&](int stage_bytes, int pass, int line, const bf16* src, int index) {
-      cp_async_cg_shared_global_16(gather_shared + stage_bytes + pass * kGatherRows * kRowBytes + line * kLineBytes,
-                                   src + line * kLine, is_valid(index, s_kv) ? kChunkBytes : 0);
-    };
-    int first_index[kStages][kGatherPasses];
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) {
-        first_index[i][pass] = load_index(row, i * kBlockK + pass * kGatherRows + gather_row, topk);
-      }
-    }
+    const int thread = threadIdx.x - kValueThreads, score_warp = warp - kValueWarps;
+    const int half = score_warp / 2, d_parity = score_warp % 2;
 
     // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
     const bf16* q_block = q + token * q_token_stride_elems + first_head * q_head_stride_elems;
-    const int heads = min(h_q - first_head, kHeads);
 #pragma unroll
     for (int c = thread; c < kHeads * kQSharedChunks; c += kScoreThreads) {
       constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
@@ -322,135 +299,120 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       cp_async_cg_shared_global_16(shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
                                    src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < heads ? kChunkBytes : 0);
     }
-    unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4];
+    cp_async_commit_group();
+    unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4];
 #pragma unroll
-    for (int slot = 0; slot < 2 * kHeadTiles; ++slot) {
-      const int head = half * (kHeads / 2) + slot * 8 + g;
+    for (int group = 0; group < kScoreGroups; ++group) {
+      const int head = half * (kHeads / 2) + group * 8 + g;
       const bf16* src = q_block + head * q_head_stride_elems + d_parity * kMmaK + 2 * t;
 #pragma unroll
       for (int step = 0; step < kQRegSteps; ++step) {
 #pragma unroll
         for (int k_half = 0; k_half < 2; ++k_half) {
           const unsigned* pair = reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
-          q_fragment[step][slot / 2][slot % 2 + 2 * k_half] = head < heads ? __ldg(pair) : 0;
+          q_fragment[step][group / 2][group % 2 + 2 * k_half] = head < heads ? __ldg(pair) : 0;
         }
       }
     }
-    cp_async_commit_group();
 
+    // Indices of the first tiles; from then on those of the tile that the value warps gather next.
     const int length = row_length();
-    int tiles_left = (length + kBlockK - 1) / kBlockK;
+    const int tiles = (length + kBlockK - 1) / kBlockK;
+    const bool loads_indices = thread < kBlockK;
+    int column = loads_indices ? thread : length;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) {
-        const int column = i * kBlockK + pass * kGatherRows + gather_row;
-        const int index = column < length ? first_index[i][pass] : -1;
-        const bf16* src = source(index);
-#pragma unroll
-        for (int line = 0; line < kLines; ++line) {
-          if (i < tiles_left) gather_line(i * kTileBytes, pass, line, src, index);
-        }
-      }
-      cp_async_commit_group();
+    for (int i = 0; i < kStages - 1; ++i, column += kBlockK) {
+      const int index = load_index(row, column, length);
+      if (loads_indices) smem.index[i][thread] = index;
     }
-    int index[kGatherPasses];
-    int column = (kStages - 1) * kBlockK + gather_row;  // of index[0]
-#pragma unroll
-    for (int pass = 0; pass < kGatherPasses; ++pass) {
-      index[pass] = column + pass * kGatherRows < length ? first_index[kStages - 1][pass] : -1;
-    }
-    int listed_column = lane < kBlockK ? lane : length;  // of listed_index
-    int listed_index = load_index(row, listed_column, length);
+    int index = load_index(row, column, length);
+    cp_async_wait_group<0>();
 
     // Where this lane's rows of the ldmatrix operands stand.
     const int matrix = lane / 8, matrix_row = lane % 8;
     const unsigned k_shared = shared_address(&smem.kv[0][matrix / 2 * 8 + matrix_row][0]) +
-                              ((2 * d_parity + matrix % 2) ^ matrix_row) * kChunkBytes;
+                              (2 * d_parity + matrix % 2 ^ matrix_row) * kChunkBytes;
     const unsigned q_shared = shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
-                              ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
-    unsigned any_listed = 0;
-    int stage_bytes = 0, buffer = 0;
+                              (2 * d_parity + matrix / 2 ^ matrix_row) * kChunkBytes;
+    int stage_bytes = 0;
 
 #pragma unroll 1
-    for (; tiles_left > 0; --tiles_left) {
-      const unsigned listed = __ballot_sync(0xffffffff, is_valid(listed_index, s_kv));
-      listed_column += kBlockK;
-      listed_index = load_index(row, listed_column, length);
-
-      // This tile has landed. The stage of the one before the last is free and takes the tile kStages - 1 ahead.
-      cp_async_wait_group<kStages - 2>();
-      bar_sync(kTileDone, kThreads);
-      const bool more = tiles_left >= kStages;
-      const int free_bytes = (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes;
-      const bf16* src[kGatherPasses];
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) src[pass] = source(index[pass]);
-      float s[kHeadTiles][kTokenTiles][4];
-      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes, [&](int step) {
-        const int pass = step / kLines, line = step % kLines;
-        if (pass < kGatherPasses && more) gather_line(free_bytes, pass, line, src[pass], index[pass]);
-      });
-      cp_async_commit_group();
+    for (int tile = 0; tile < tiles; ++tile) {
+      barrier_sync(kTileDone, kThreads);
+      if (loads_indices) smem.index[(tile + kStages - 1) % kIndexTiles][thread] = index;
       column += kBlockK;
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) index[pass] = load_index(row, column + pass * kGatherRows, length);
+      index = load_index(row, column, length);
 
+      float s[kScoreHeadTiles][kScoreTokenTiles][4];
+      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes);
 #pragma unroll
-      for (int slot = 0; slot < kScoreSlots; ++slot) {
+      for (int group = 0; group < kScoreGroups; ++group) {
 #pragma unroll
         for (int v = 0; v < kScoreVecs; ++v) {
-          const float(&left)[4] = s[slot / 2][2 * v], (&right)[4] = s[slot / 2][2 * v + 1];
-          const int e = slot % 2 * 2;
-          smem.s[buffer][warp % kScoreWarps][slot][v][lane] = make_float4(left[e], left[e + 1], right[e], right[e + 1]);
+          const float(&left)[4] = s[group / 2][2 * v], (&right)[4] = s[group / 2][2 * v + 1];
+          const int e = group % 2 * 2;
+          smem.s[tile % 2][score_warp][group][v][lane] = make_float4(left[e], left[e + 1], right[e], right[e + 1]);
         }
       }
-      any_listed |= listed;
-      if (thread == 0) smem.listed[buffer] = listed, smem.any_listed = any_listed;
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      buffer ^= 1;
     }
-    bar_sync(kTileDone, kThreads);
+    barrier_sync(kTileDone, kThreads);
   } else {
     // -------------------------------------------------------------- value warps
-    const int value_warp = warp;
-    int tiles_left = (row_length() + kBlockK - 1) / kBlockK;
-
-    const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
-                              (lane / 16 ^ lane % 8) * kChunkBytes;
-    constexpr int kRowsPerLine = kLine / kBlockK, kPChunks = kBlockK / kChunk;
-    const unsigned p_shared =
-        shared_address(&smem.p[lane % 16][0]) + (lane / 16 ^ lane % 16 / kRowsPerLine % kPChunks) * kChunkBytes;
-
-    float o[kValueHeadTiles][kValueColTiles][4];
+    // Eight lanes gather a 128-byte line of a row. The thread number is read anew for every tile: kept in registers,
+    // what follows from it would crowd out O.
+    const auto gather_row = [] { return tid_x() / 8 % kBlockK; };
+    const auto gather = [&](int stage_bytes, int index) {
+      const int line = kGatherSplit > 1 ? tid_x() / kGatherThreads : 0;
+      const bool valid = is_valid(index, s_kv);
+      const bf16* src = kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + tid_x() % 8 * kChunk;
+      const unsigned dst = shared_address(&smem.kv[0][gather_row()][0]) + stage_bytes + line * kLineBytes +
+                           (tid_x() % 8 ^ gather_row() % 8) * kChunkBytes;
 #pragma unroll
-    for (int m = 0; m < kValueHeadTiles; ++m) {
+      for (int j = 0; j < kGatherLoads; ++j) {
+        if (j * kGatherSplit + line < kLines) {
+          cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes, src + j * kGatherSplit * kLine,
+                                       valid ? kChunkBytes : 0);
+        }
+      }
+    };
+
+    // Fill the ring but for one stage.
+    int first_index[kStages - 1];
 #pragma unroll
-      for (int n = 0; n < kValueColTiles; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+    for (int i = 0; i < kStages - 1; ++i) first_index[i] = load_index(row, i * kBlockK + gather_row(), topk);
+    const int length = row_length();
+    const int tiles = (length + kBlockK - 1) / kBlockK;
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      if (i < tiles) gather(i * kTileBytes, i * kBlockK + gather_row() < length ? first_index[i] : -1);
+      cp_async_commit_group();
     }
-    // Softmax of head group value_warp, one head a quad. Weights are exp(x - row_ref): the reference follows the maximum
-    // only when it lags by more than kMaxLag, since every move costs a pass over O.
+
+    // Softmax of the 8 heads of group `warp`, a head a quad. Weights are exp(x - row_ref): the reference follows the
+    // maximum only when it lags by more than kMaxLag, since every move costs a pass over O.
     constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
-    const int g = lane / 4, t = lane % 4;
-    float row_ref = -infinity(), row_sum = 0.0f;
-    float& row_max = smem.row_max[g][value_warp];  // kept by the first lane of the quad
-    if (t == 0 && value_warp < kHeadGroups) row_max = -infinity();
-    const auto softmax = [&](int buffer) {
-      const int half = value_warp / kScoreSlots, slot = value_warp % kScoreSlots;
-      const unsigned listed = smem.listed[buffer] >> (2 * t);
-      float x[kTokenTiles][2];
-      float top = -infinity();
+    float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
+    unsigned any_listed = 0;
+    const auto softmax = [&](int tile) {
+      const int tile_index = smem.index[tile % kIndexTiles][lane % kBlockK];
+      const unsigned listed = __ballot_sync(0xffffffff, is_valid(tile_index, s_kv));
+      any_listed |= listed;
+      float x[kScoreTokenTiles][2];
 #pragma unroll
       for (int v = 0; v < kScoreVecs; ++v) {
-        const float4 even = smem.s[buffer][half * 2][slot][v][lane], odd = smem.s[buffer][half * 2 + 1][slot][v][lane];
+        const auto& s = smem.s[tile % 2];
+        const int score_warp = warp / kScoreGroups * 2, group = warp % kScoreGroups;
+        const float4 even = s[score_warp][group][v][lane], odd = s[score_warp + 1][group][v][lane];
         x[2 * v][0] = even.x + odd.x, x[2 * v][1] = even.y + odd.y;
         x[2 * v + 1][0] = even.z + odd.z, x[2 * v + 1][1] = even.w + odd.w;
       }
+      float top = row_max;
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
+      for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          x[n][e] = listed >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
+          x[n][e] = listed >> (2 * t) >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
           top = max_NaN_f32(top, x[n][e]);
         }
       }
@@ -459,30 +421,48 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const float ref = top - row_ref <= kMaxLag ? row_ref : top;
       const float subtracted = ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
       const float alpha = ref == row_ref ? 1.0f : natural_exp(row_ref - subtracted);
-      row_ref = ref;
+      row_max = top, row_ref = ref;
       float tile_sum = 0.0f;
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
+      for (int n = 0; n < kScoreTokenTiles; ++n) {
         const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
         tile_sum += p0 + p1;
-        smem.p[value_warp * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
+        smem.p[warp * 8 + g][(n ^ g / kPRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
       }
       row_sum = row_sum * alpha + tile_sum;
       const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
-      if (t == 0) {
-        row_max = max_NaN_f32(row_max, top);
-        smem.alpha[g][value_warp] = alpha;
-      }
-      if (lane == 0) smem.moved[value_warp] = moved;
+      if (t == 0) smem.alpha[g][warp] = alpha;
+      if (lane == 0) smem.moved[warp] = moved;
     };
 
-    bar_sync(kTileDone, kThreads);  // the first tile has landed
-    const bool any_tile = tiles_left > 0;
-    int stage_bytes = 0, buffer = 0;
+    const unsigned v_shared =
+        shared_address(&smem.kv[0][lane % 16][warp * kLine]) + (lane / 16 ^ lane % 8) * kChunkBytes;
+    const unsigned p_shared =
+        shared_address(&smem.p[lane % 16][0]) + (lane / 16 ^ lane % 16 / kPRowsPerLine % (kBlockK / kChunk)) * kChunkBytes;
+    float o[kValueHeadTiles][kValueColTiles][4];
+#pragma unroll
+    for (int m = 0; m < kValueHeadTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kValueColTiles; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+    }
+    int stage_bytes = 0;
+
+    cp_async_wait_group<kStages - 2>();
+    barrier_sync(kTileDone, kThreads);  // the first tile has landed
 #pragma unroll 1
-    for (; tiles_left > 0; --tiles_left) {
-      bar_sync(kTileDone, kThreads);
-      if (value_warp < kHeadGroups) softmax(buffer);
+    for (int tile = 0; tile < tiles; ++tile) {
+      cp_async_wait_group<kStages - 3>();
+      barrier_sync(kTileDone, kThreads);
+
+      // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
+      const int next = tile + kStages - 1;
+      if (next < tiles) {
+        gather((stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes,
+               smem.index[next % kIndexTiles][gather_row()]);
+      }
+      cp_async_commit_group();
+
+      if (warp < kHeadGroups) softmax(tile);
       bar_sync(kPReady, kValueThreads);
       rescale(o, smem);
 #pragma unroll
@@ -490,53 +470,48 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         value_mma(o, p_shared ^ k / kChunk * kChunkBytes, v_shared + stage_bytes + k * kRowBytes);
       }
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      buffer ^= 1;
     }
 
-    if (value_warp < kHeadGroups) {
+    if (warp < kHeadGroups) {
       row_sum += __shfl_xor_sync(0xffffffff, row_sum, 1);
       row_sum += __shfl_xor_sync(0xffffffff, row_sum, 2);
-      const int head = first_head + value_warp * 8 + g;
+      const int head = warp * 8 + g;
       if (t == 0) {
-        const float sink = attn_sink != nullptr && head < h_q ? __ldg(attn_sink + head) : -infinity();
-        const bool any_listed = any_tile && smem.any_listed != 0;
-        smem.o_scale[g][value_warp] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
-        if (head < h_q) {
-          const long long at = static_cast<long long>(token) * h_q + head;
-          const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
-          max_logits[at] = row_max;
-          lse[at] = any_listed ? log_sum : infinity();
-        }
+        const float sink = attn_sink != nullptr && head < heads ? __ldg(attn_sink + first_head + head) : -infinity();
+        smem.o_scale[g][warp] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
+      }
+      if (t == 0 && head < heads) {
+        const long long at = static_cast<long long>(token) * h_q + first_head + head;
+        const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
+        max_logits[at] = row_max;
+        lse[at] = any_listed ? log_sum : infinity();
       }
     }
     bar_sync(kPReady, kValueThreads);  // o_scale stands, and no warp reads the ring any more
 
-    // out, kBlockK heads at a time through a stage that no warp reads any more: this warp's columns of its rows.
-    bf16* out_block = out + (static_cast<long long>(token) * h_q + first_head) * kDV + value_warp * kLine;
-    auto* staged = &smem.kv[0];
+    // out, kBlockK heads at a time through the first stage: this warp's columns of its rows.
+    bf16* out_block = out + (static_cast<long long>(token) * h_q + first_head) * kDV + warp * kLine;
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
-      const int staged_row = m * 16 % kBlockK + lane / 4;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float scale = smem.o_scale[lane / 4][2 * m + r];
+        const float scale = smem.o_scale[g][2 * m + r];
+        bf16* staged = &smem.kv[0][m * 16 % kBlockK + r * 8 + g][warp * kLine + t * 2];
 #pragma unroll
         for (int n = 0; n < kValueColTiles; ++n) {
           // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
-          bf16* pair = &(*staged)[staged_row + r * 8][value_warp * kLine + (n ^ lane / 4) * kChunk + lane % 4 * 2];
-          *reinterpret_cast<unsigned*>(pair) = cvt_rn_bf16x2_f32(__fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f),
-                                                                 __fmaf_rn(o[m][n][2 * r], scale, 0.0f));
+          *reinterpret_cast<unsigned*>(staged + (n ^ g) * kChunk) = cvt_rn_bf16x2_f32(
+              __fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f), __fmaf_rn(o[m][n][2 * r], scale, 0.0f));
         }
       }
       if ((m + 1) * 16 % kBlockK != 0) continue;
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kBlockK; i += 4) {
-        const int copied_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + copied_row;
-        const bf16* chunk = &(*staged)[copied_row][value_warp * kLine + (lane % 8 ^ copied_row % 8) * kChunk];
-        if (first_head + head >= h_q) continue;
-        *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) =
-            *reinterpret_cast<const uint4*>(chunk);
+        const int staged_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + staged_row;
+        const bf16* staged = &smem.kv[0][staged_row][warp * kLine + (lane % 8 ^ staged_row % 8) * kChunk];
+        if (head >= heads) continue;
+        *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) = *reinterpret_cast<const uint4*>(staged);
       }
       __syncwarp();
     }

@@ -211,6 +211,10 @@ def sparse_attn_paged_prefill(
         HAS_COUNTS,
     )
 
+    # The heads again, in a form that is not merged with the first: kept over the tile loop they
+    # and their masks take 8 registers, and past 128 an SM holds one block instead of two.
+    heads = tl.program_id(0) * BLOCK_H - row * (head_blocks * BLOCK_H) + tl.arange(0, BLOCK_H)
+    real_head = heads < h
     sink = tl.load(attn_sink_ptr + heads, mask=real_head, other=float("-inf"))
     # + 0.0 makes -0.0 to 0.0, as an empty tile does to acc: skipping it then changes no bit.
     out = tl.fma(acc, _normaliser(running_max, running_sum, sink)[:, None], 0.0)
@@ -312,6 +316,9 @@ def sparse_attn_paged_decode_split(
         HAS_COUNTS,
     )
 
+    # The heads again, as in the prefill.
+    heads = tl.program_id(0) * BLOCK_H - unit * (head_blocks * BLOCK_H) + tl.arange(0, BLOCK_H)
+    real_head = heads < h
     partial = (batch * h + heads) * n_splits + split
     out = acc * _normaliser(running_max, running_sum, float("-inf"))[:, None]
     tl.store(partial_out_ptr + partial[:, None] * D + dims[None, :], out, mask=real_head[:, None])
