@@ -129,6 +129,19 @@ __device__ __forceinline__ float natural_exp(float x) {
 /// The same value, known to the compiler as equal in all lanes, so that it need not take a register of each.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
+/// What a block works on. Computed where it is needed: kept in registers over the loop, it would crowd out O.
+struct Work {
+  int token;
+  int first_head;
+  int heads;  // from first_head on, at most kHeads
+};
+
+__device__ __forceinline__ Work this_block(int h_q) {
+  const int head_blocks = (h_q + kHeads - 1) / kHeads, block = ctaid_x();
+  const int first_head = block % head_blocks * kHeads;
+  return {block / head_blocks, first_head, min(h_q - first_head, kHeads)};
+}
+
 /// The index in `column`; -1, which is never valid, outside [0, columns).
 __device__ __forceinline__ int load_index(const int* row, int column, int columns) {
   return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
@@ -264,11 +277,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   const int warp = uniform(threadIdx.x / kWarp), lane = threadIdx.x % kWarp;
   const int g = lane / 4, t = lane % 4;  // of an mma fragment: row in its group of 8, column pair
-  const int head_blocks = (h_q + kHeads - 1) / kHeads;
-  const int token = blockIdx.x / head_blocks;
-  const int first_head = blockIdx.x % head_blocks * kHeads;
-  const int heads = min(h_q - first_head, kHeads);
-  const int* row = indices + token * indices_row_stride_elems;
+  const Work work = this_block(h_q);
+  const int* row = indices + work.token * indices_row_stride_elems;
 
   // The end of the row flies while the role's own prologue runs.
   const bool derive = kDeriveLength && topk_length == nullptr;
@@ -279,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (derive) {
       length = last_valid_column_end(round, row, topk, s_kv);
     } else if (topk_length != nullptr) {
-      length = min(max(__ldg(topk_length + token), 0), topk);
+      length = min(max(__ldg(topk_length + work.token), 0), topk);
     }
     return uniform(length);
   };
@@ -290,14 +300,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int half = score_warp / 2, d_parity = score_warp % 2;
 
     // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
-    const bf16* q_block = q + token * q_token_stride_elems + first_head * q_head_stride_elems;
+    const bf16* q_block = q + work.token * q_token_stride_elems + work.first_head * q_head_stride_elems;
 #pragma unroll
     for (int c = thread; c < kHeads * kQSharedChunks; c += kScoreThreads) {
       constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
       const int head = c / kChunks, chunk = c % kChunks;
-      const bf16* src = q_block + (head < heads ? head : 0) * q_head_stride_elems;
+      const bf16* src = q_block + (head < work.heads ? head : 0) * q_head_stride_elems;
       cp_async_cg_shared_global_16(shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
-                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < heads ? kChunkBytes : 0);
+                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < work.heads ? kChunkBytes : 0);
     }
     cp_async_commit_group();
     unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4];
@@ -310,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int k_half = 0; k_half < 2; ++k_half) {
           const unsigned* pair = reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
-          q_fragment[step][group / 2][group % 2 + 2 * k_half] = head < heads ? __ldg(pair) : 0;
+          q_fragment[step][group / 2][group % 2 + 2 * k_half] = head < work.heads ? __ldg(pair) : 0;
         }
       }
     }
@@ -472,25 +482,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
     }
 
+    const Work output = this_block(h_q);
+    const long long first_out_row = static_cast<long long>(output.token) * h_q + output.first_head;
     if (warp < kHeadGroups) {
       row_sum += __shfl_xor_sync(0xffffffff, row_sum, 1);
       row_sum += __shfl_xor_sync(0xffffffff, row_sum, 2);
-      const int head = warp * 8 + g;
+      const int head = tid_x() / 4;
       if (t == 0) {
-        const float sink = attn_sink != nullptr && head < heads ? __ldg(attn_sink + first_head + head) : -infinity();
-        smem.o_scale[g][warp] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
+        const bool has_sink = attn_sink != nullptr && head < output.heads;
+        const float sink = has_sink ? __ldg(attn_sink + output.first_head + head) : -infinity();
+        smem.o_scale[head % 8][head / 8] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
       }
-      if (t == 0 && head < heads) {
-        const long long at = static_cast<long long>(token) * h_q + first_head + head;
+      if (t == 0 && head < output.heads) {
         const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
-        max_logits[at] = row_max;
-        lse[at] = any_listed ? log_sum : infinity();
+        max_logits[first_out_row + head] = row_max;
+        lse[first_out_row + head] = any_listed ? log_sum : infinity();
       }
     }
     bar_sync(kPReady, kValueThreads);  // o_scale stands, and no warp reads the ring any more
 
     // out, kBlockK heads at a time through the first stage: this warp's columns of its rows.
-    bf16* out_block = out + (static_cast<long long>(token) * h_q + first_head) * kDV + warp * kLine;
+    bf16* out_block = out + first_out_row * kDV + warp * kLine;
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
 #pragma unroll
@@ -510,7 +522,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int i = 0; i < kBlockK; i += 4) {
         const int staged_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + staged_row;
         const bf16* staged = &smem.kv[0][staged_row][warp * kLine + (lane % 8 ^ staged_row % 8) * kChunk];
-        if (head >= heads) continue;
+        if (head >= output.heads) continue;
         *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) = *reinterpret_cast<const uint4*>(staged);
       }
       __syncwarp();

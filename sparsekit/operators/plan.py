@@ -28,7 +28,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """A checked call. outputs: those that the caller brings not; empty: there is nothing to do."""
+    """A checked call. outputs: those to be allocated; empty: there is nothing to compute."""
 
     call: Call
     outputs: tuple[Buffer, ...]
