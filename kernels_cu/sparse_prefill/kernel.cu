@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // The end of the row flies while the role's own prologue runs.
   const bool derive = kDeriveLength && topk_length == nullptr;
   int round[kScanLoads];
-  if (derive) load_scan_round(round, row, topk - kScanWidth, topk);
+  load_scan_round(round, row, topk - kScanWidth, derive ? topk : 0);
   const auto row_length = [&] {
     int length = topk;
     if (derive) {
@@ -369,15 +369,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     barrier_sync(kTileDone, kThreads);
   } else {
     // -------------------------------------------------------------- value warps
-    // Eight lanes gather a 128-byte line of a row. The thread number is read anew for every tile: kept in registers,
-    // what follows from it would crowd out O.
-    const auto gather_row = [] { return tid_x() / 8 % kBlockK; };
-    const auto gather = [&](int stage_bytes, int index) {
-      const int line = kGatherSplit > 1 ? tid_x() / kGatherThreads : 0;
+    // Eight lanes gather a 128-byte line of a row.
+    const auto gather_row = [](int thread) { return thread / 8 % kBlockK; };
+    const auto gather = [&](int thread, int stage_bytes, int index) {
+      const int line = kGatherSplit > 1 ? thread / kGatherThreads : 0, chunk = thread % 8;
       const bool valid = is_valid(index, s_kv);
-      const bf16* src = kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + tid_x() % 8 * kChunk;
-      const unsigned dst = shared_address(&smem.kv[0][gather_row()][0]) + stage_bytes + line * kLineBytes +
-                           (tid_x() % 8 ^ gather_row() % 8) * kChunkBytes;
+      const bf16* src = kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + chunk * kChunk;
+      const unsigned dst = shared_address(&smem.kv[0][gather_row(thread)][0]) + stage_bytes + line * kLineBytes +
+                           (chunk ^ gather_row(thread) % 8) * kChunkBytes;
 #pragma unroll
       for (int j = 0; j < kGatherLoads; ++j) {
         if (j * kGatherSplit + line < kLines) {
@@ -390,12 +389,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // Fill the ring but for one stage.
     int first_index[kStages - 1];
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) first_index[i] = load_index(row, i * kBlockK + gather_row(), topk);
+    for (int i = 0; i < kStages - 1; ++i) {
+      first_index[i] = load_index(row, i * kBlockK + gather_row(threadIdx.x), topk);
+    }
     const int length = row_length();
     const int tiles = (length + kBlockK - 1) / kBlockK;
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
-      if (i < tiles) gather(i * kTileBytes, i * kBlockK + gather_row() < length ? first_index[i] : -1);
+      const bool counts = i * kBlockK + gather_row(threadIdx.x) < length;
+      if (i < tiles) gather(threadIdx.x, i * kTileBytes, counts ? first_index[i] : -1);
       cp_async_commit_group();
     }
 
@@ -404,7 +406,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
     float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
     unsigned any_listed = 0;
-    const auto softmax = [&](int tile) {
+    const auto softmax = [&](int thread, int tile) {
+      const int head = thread / 4, pair = thread % 4, lane = thread % kWarp;
       const int tile_index = smem.index[tile % kIndexTiles][lane % kBlockK];
       const unsigned listed = __ballot_sync(0xffffffff, is_valid(tile_index, s_kv));
       any_listed |= listed;
@@ -422,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          x[n][e] = listed >> (2 * t) >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
+          x[n][e] = listed >> (2 * pair) >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
           top = max_NaN_f32(top, x[n][e]);
         }
       }
@@ -437,12 +440,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int n = 0; n < kScoreTokenTiles; ++n) {
         const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
         tile_sum += p0 + p1;
-        smem.p[warp * 8 + g][(n ^ g / kPRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
+        smem.p[head][(n ^ head % 8 / kPRowsPerLine) * (kChunk / 2) + pair] = cvt_rn_bf16x2_f32(p1, p0);
       }
       row_sum = row_sum * alpha + tile_sum;
       const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
-      if (t == 0) smem.alpha[g][warp] = alpha;
-      if (lane == 0) smem.moved[warp] = moved;
+      if (pair == 0) smem.alpha[head % 8][warp] = alpha, smem.moved[warp] = moved;
     };
 
     const unsigned v_shared =
@@ -463,16 +465,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int tile = 0; tile < tiles; ++tile) {
       cp_async_wait_group<kStages - 3>();
       barrier_sync(kTileDone, kThreads);
+      const int thread = tid_x();  // anew: kept in registers, what follows from it would crowd out O
 
       // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
       const int next = tile + kStages - 1;
       if (next < tiles) {
-        gather((stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes,
-               smem.index[next % kIndexTiles][gather_row()]);
+        gather(thread, (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes,
+               smem.index[next % kIndexTiles][gather_row(thread)]);
       }
       cp_async_commit_group();
 
-      if (warp < kHeadGroups) softmax(tile);
+      if (warp < kHeadGroups) softmax(thread, tile);
       bar_sync(kPReady, kValueThreads);
       rescale(o, smem);
 #pragma unroll

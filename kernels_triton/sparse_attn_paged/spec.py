@@ -104,8 +104,11 @@ MERGE = Entry(
         Arg("lse_b_stride", "i64", "lse.stride(0)", only_if=_LSE),
     ),
 )
-# What holds in models: 64 heads, lists and windows of a multiple of 16 columns, aligned tensors.
-_NOT_PROMISED = ("softmax_scale", "m", "n_splits", "cmp_counts_b_stride", "cmp_counts_m_stride")
+# What holds in models: lists, windows and pools of a multiple of 16, aligned tensors.
+_NOT_PROMISED = (
+    "softmax_scale", "m", "h", "n_splits", "cmp_counts_b_stride", "cmp_counts_m_stride",
+    "lse_b_stride", "lse_m_stride",
+)  # fmt: skip
 _ALIGNED = tuple(
     Promise(name, 16)
     for name in dict.fromkeys(a.name for e in (PREFILL, SPLIT, MERGE) for a in e.args)
@@ -154,7 +157,7 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     )
 
 
-_TILE = {"BLOCK_H": 16, "BLOCK_K": 32, "BLOCK_SPLIT": 128, "BLOCK_S": 16, "SKIP_TRAILING": 1}
+_TILE = {"BLOCK_H": 16, "BLOCK_K": 32, "BLOCK_SPLIT": 128, "BLOCK_S": 32, "SKIP_TRAILING": 1}
 
 KERNEL = Kernel(
     lang="triton",
