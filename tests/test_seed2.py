@@ -1,6 +1,6 @@
 """Seed 2's story in generated code: 16-byte gathers that become 2-byte ones under Triton 3.8.
 
-The figures are those of the seed's own kernel, compiled with its own specialisation; ours follows its
+The figures are those of the seed's own kernel with its own specialisation; ours follows its
 tile. The trailing skip, which the seed has not, adds one 4-byte load in a loop of its own.
 """
 

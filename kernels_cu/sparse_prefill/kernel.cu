@@ -1,16 +1,18 @@
 // Sparse MLA prefill, portable: mma.sync, ldmatrix and cp.async only (sm_80 and later).
 //
-// For one token and one head, over the listed rows k, those with 0 <= idx_k < s_kv and k < topk_length:
+// For one token and one head, over its listed rows k: 0 <= idx_k < s_kv and k < topk_length.
 //   x_k = sm_scale <q, kv[idx_k]>        max_logits = max x_k        lse = ln sum_k exp x_k
 //   out = sum_k exp(x_k - lse') v_k      v_k = kv[idx_k][0:512]      lse' = ln(exp lse + exp sink)
-// No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is summed from unrounded
-// fp32 weights, the weights that meet V are rounded to bf16.
+// No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is
+// summed from unrounded fp32 weights, the weights that meet V are rounded to bf16.
 //
 // One block: one token, kHeads heads, tiles of kBlockK rows in ascending order.
-//   score warps (4)  S = Q K^T.   Each takes half of the heads and every other 16-wide step of d.
-//   value warps (8)  gather the rows; softmax; O += P V.
-//                    Each takes 8 heads of the softmax and, of O, all heads and 64 of the 512 columns.
-// The two work one tile apart and meet once a tile. V is the first 512 columns of the K tile: a row is gathered once.
+//   score warps (4)  S = Q K^T
+//                    each takes half of the heads and every other 16-wide step of d
+//   value warps (8)  gather of the rows, softmax, O += P V
+//                    each takes 8 heads of the softmax; of O, all heads and 64 of the 512 columns
+// The two work one tile apart and meet once a tile. V is the first 512 columns of the K tile, so
+// that a row is gathered once.
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
@@ -62,40 +64,47 @@ enum : int {
   kQSharedSteps = kDSteps - kQRegSteps,
   kQSharedChunks = kQSharedSteps * 2 * kMmaK / kChunk,  // of one head
   kQSharedRowBytes = kQSharedChunks * kChunkBytes,
-  kScoreHeadTiles = kHeads / 32,       // 16-head mma tiles of a score warp
-  kScoreTokenTiles = kBlockK / 8,      // 8-token mma tiles of a score warp
-  kScoreGroups = kHeads / 16,          // 8-head groups of a score warp
-  kScoreVecs = kScoreTokenTiles / 2,   // float4 of S that a lane holds for one group
-  kValueHeadTiles = kHeads / 16,       // 16-head mma tiles of a value warp
-  kValueColTiles = kLine / 8,          // 8-column mma tiles of a value warp
+  kScoreHeadTiles = kHeads / 32,      // 16-head mma tiles of a score warp
+  kScoreTokenTiles = kBlockK / 8,     // 8-token mma tiles of a score warp
+  kScoreGroups = kHeads / 16,         // 8-head groups of a score warp
+  kScoreVecs = kScoreTokenTiles / 2,  // float4 of S that a lane holds for one group
+  kValueHeadTiles = kHeads / 16,      // 16-head mma tiles of a value warp
+  kValueColTiles = kLine / 8,         // 8-column mma tiles of a value warp
   kHeadGroups = kHeads / 8,
 
   kGatherThreads = kBlockK * kLine / kChunk,      // one 128-byte line of every row of a tile
   kGatherSplit = kValueThreads / kGatherThreads,  // lines of a row gathered at once
   kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,
-  kIndexTiles = 8,                                // tiles of indices kept in shared memory
-  kScanLoads = 8,                                 // indices a lane holds in one round of the trailing scan
+  kIndexTiles = 8,  // tiles of indices kept in shared memory
+  kScanLoads = 8,   // indices a lane holds in one round of the trailing scan
   kScanWidth = kScanLoads * kWarp,
 };
 
-static_assert(kDQk == 512 || kDQk == 576, "a row is 512 columns, with or without 64 more that only Q K^T sees");
-static_assert(kHeads == 32 || kHeads == 64, "a score warp takes half of the heads, in 16-head tiles");
+static_assert(kDQk == 512 || kDQk == 576,
+              "a row is 512 columns, with or without 64 more that only Q K^T sees");
+static_assert(kHeads == 32 || kHeads == 64,
+              "a score warp takes half of the heads, in 16-head tiles");
 static_assert(kBlockK == 16 || kBlockK == 32, "a tile is at most one ballot of indices");
 static_assert(kStages >= 3, "one tile in P V, one in Q K^T, one in flight");
-static_assert(kStages < kIndexTiles, "indices arrive with the gather of their tile and last until its softmax");
-static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps, "the shared part of Q starts on a 128-byte line");
+static_assert(kStages < kIndexTiles,
+              "indices arrive with the gather of their tile and last until its softmax");
+static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps,
+              "the shared part of Q starts on a 128-byte line");
 static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 128-byte line");
 
 // ---------------------------------------------------------------- shared memory
 
-// Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one chunk column, which
-// is what ldmatrix reads at once, meet all banks. Rows of P are shorter than a line: c ^ (line of the row).
+// Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one
+// chunk column, which is what ldmatrix reads at once, meet all banks. Rows of P are shorter than a
+// line: c ^ (line of the row).
 struct SharedMemory {
   alignas(kLineBytes) bf16 kv[kStages][kBlockK][kDQk];
   alignas(kLineBytes) bf16 q[kHeads][kQSharedChunks > 0 ? kQSharedChunks * kChunk : kChunk];
-  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];                            // two bf16 each
-  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreGroups][kScoreVecs][kWarp];  // mma fragments of half of d
-  alignas(kChunkBytes) float alpha[8][kHeadGroups];  // [head % 8][head / 8]: the heads of a lane adjoin
+  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];  // two bf16 each
+  // S as mma fragments; score warps 2 h and 2 h + 1 hold the two halves of d of head half h.
+  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreGroups][kScoreVecs][kWarp];
+  // [head % 8][head / 8], so that the heads of a lane adjoin.
+  alignas(kChunkBytes) float alpha[8][kHeadGroups];
   alignas(kChunkBytes) unsigned moved[kHeadGroups];  // whether any alpha of the group is not 1
   float o_scale[8][kHeadGroups];                     // the factor of O in out
   int index[kIndexTiles][kBlockK];                   // -1 past the row's length
@@ -104,8 +113,10 @@ struct SharedMemory {
 // ---------------------------------------------------------------- barriers
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kTileDone = 1,           // kThreads: S of a tile stands, the next tile has landed, P V of the previous one is done
-  kPReady = 2,             // kValueThreads: P and alpha stand
+  // kThreads: S of a tile stands, the next tile has landed, P V of the previous tile is done.
+  kTileDone = 1,
+  // kValueThreads: P and alpha stand.
+  kPReady = 2,
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -126,10 +137,10 @@ __device__ __forceinline__ float natural_exp(float x) {
   return ex2_approx_ftz_f32(x * kLog2E);
 }
 
-/// The same value, known to the compiler as equal in all lanes, so that it need not take a register of each.
+/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
-/// What a block works on. Computed where it is needed: kept in registers over the loop, it would crowd out O.
+/// What a block works on. Computed where it is needed: kept over the loop, it would crowd out O.
 struct Work {
   int token;
   int first_head;
@@ -151,20 +162,24 @@ __device__ __forceinline__ bool is_valid(int index, int s_kv) {
   return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
-__device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first, int topk) {
+__device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first,
+                                                int topk) {
 #pragma unroll
-  for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
+  for (int j = 0; j < kScanLoads; ++j)
+    round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
 }
 
-/// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only rows padded further
-/// load again.
-__device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], const int* row, int topk, int s_kv) {
+/// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only
+/// rows padded further load again.
+__device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], const int* row,
+                                                     int topk, int s_kv) {
 #pragma unroll 1
   for (int first = topk - kScanWidth;; first -= kScanWidth) {
     int end = 0;
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
-      if (is_valid(round[j], s_kv)) end = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp) + 1;
+      if (is_valid(round[j], s_kv))
+        end = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp) + 1;
     }
     end = redux_sync_max_s32(end);
     if (end > 0 || first <= 0) return end;
@@ -173,9 +188,10 @@ __device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], c
 }
 
 /// S = Q K^T over this warp's d steps. Operands are loaded a step ahead.
-__device__ __forceinline__ void score_mma(float (&s)[kScoreHeadTiles][kScoreTokenTiles][4],
-                                          const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4],
-                                          unsigned q_shared, unsigned k_shared) {
+__device__ __forceinline__ void score_mma(
+    float (&s)[kScoreHeadTiles][kScoreTokenTiles][4],
+    const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4], unsigned q_shared,
+    unsigned k_shared) {
   unsigned a[2][kScoreHeadTiles][4], b[2][kScoreTokenTiles / 2][4];
   const auto load = [&](int step) {
 #pragma unroll
@@ -193,13 +209,15 @@ __device__ __forceinline__ void score_mma(float (&s)[kScoreHeadTiles][kScoreToke
 #pragma unroll
     for (int n = 0; n < kScoreTokenTiles / 2; ++n) {
       ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-          b[step % 2][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
+          b[step % 2][n],
+          (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
     }
   };
 #pragma unroll
   for (int m = 0; m < kScoreHeadTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kScoreTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+    for (int n = 0; n < kScoreTokenTiles; ++n)
+      s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
   }
   load(0);
 #pragma unroll
@@ -209,7 +227,8 @@ __device__ __forceinline__ void score_mma(float (&s)[kScoreHeadTiles][kScoreToke
     for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
       for (int m = 0; m < kScoreHeadTiles; ++m) {
-        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m], b[step % 2][n / 2][n % 2 * 2],
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m],
+                                                            b[step % 2][n / 2][n % 2 * 2],
                                                             b[step % 2][n / 2][n % 2 * 2 + 1]);
       }
     }
@@ -217,8 +236,8 @@ __device__ __forceinline__ void score_mma(float (&s)[kScoreHeadTiles][kScoreToke
 }
 
 /// O += P V over one 16-row step of the tile.
-__device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColTiles][4], unsigned p_shared,
-                                          unsigned v_shared) {
+__device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                          unsigned p_shared, unsigned v_shared) {
   unsigned a[kValueHeadTiles][4];
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
@@ -236,13 +255,15 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
   }
 }
 
-/// O *= alpha in the 16-head tiles where some alpha is not 1. Skipping factors of exactly 1 changes no bit.
-__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4], const SharedMemory& smem) {
+/// O *= alpha in the 16-head tiles where some alpha is not 1; a factor of exactly 1 changes no bit.
+__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                        const SharedMemory& smem) {
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
     const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[2 * m]);
     if ((moved.x | moved.y) == 0) continue;
-    const float2 alpha = *reinterpret_cast<const float2*>(&smem.alpha[threadIdx.x % kWarp / 4][2 * m]);
+    const float2 alpha =
+        *reinterpret_cast<const float2*>(&smem.alpha[threadIdx.x % kWarp / 4][2 * m]);
 #pragma unroll
     for (int n = 0; n < kValueColTiles; ++n) {
       o[m][n][0] *= alpha.x, o[m][n][1] *= alpha.x;
@@ -251,8 +272,9 @@ __device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTil
   }
 }
 
-/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE arithmetic carries
-/// the non-finite cases: NaN sink or score gives NaN, sink +inf 0, sink -inf nothing.
+/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
+/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
+/// one of -inf changes nothing.
 __device__ __forceinline__ float output_scale(float m, float l, float sink) {
   const float top = max_NaN_f32(m, sink);
   const float weight = natural_exp(m - top);
@@ -264,14 +286,14 @@ __device__ __forceinline__ float output_scale(float m, float l, float sink) {
 
 // ---------------------------------------------------------------- kernel
 
-// Grid: x = s_q * ceil(h_q / kHeads), the head blocks of one token adjacent, so that they meet in L2.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sparse_prefill_fwd(const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
-                       const float* __restrict__ attn_sink,  // null: no sink
-                       const int* __restrict__ topk_length,  // null: every column may count
-                       bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
-                       long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
-                       long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
+// Grid: x = s_q * ceil(h_q / kHeads); the head blocks of one token are adjacent and meet in L2.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
+    const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
+    const float* __restrict__ attn_sink,  // null: no sink
+    const int* __restrict__ topk_length,  // null: every column may count
+    bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
+    long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
+    long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
   extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
   SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
 
@@ -299,15 +321,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int thread = threadIdx.x - kValueThreads, score_warp = warp - kValueWarps;
     const int half = score_warp / 2, d_parity = score_warp % 2;
 
-    // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
-    const bf16* q_block = q + work.token * q_token_stride_elems + work.first_head * q_head_stride_elems;
+    // Q: the first steps as fragments in registers, the others swizzled in shared memory. Heads
+    // that do not exist are 0.
+    const bf16* q_block =
+        q + work.token * q_token_stride_elems + work.first_head * q_head_stride_elems;
 #pragma unroll
     for (int c = thread; c < kHeads * kQSharedChunks; c += kScoreThreads) {
       constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
       const int head = c / kChunks, chunk = c % kChunks;
       const bf16* src = q_block + (head < work.heads ? head : 0) * q_head_stride_elems;
       cp_async_cg_shared_global_16(shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
-                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < work.heads ? kChunkBytes : 0);
+                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk,
+                                   head < work.heads ? kChunkBytes : 0);
     }
     cp_async_commit_group();
     unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4];
@@ -319,7 +344,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int step = 0; step < kQRegSteps; ++step) {
 #pragma unroll
         for (int k_half = 0; k_half < 2; ++k_half) {
-          const unsigned* pair = reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
+          const unsigned* pair =
+              reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
           q_fragment[step][group / 2][group % 2 + 2 * k_half] = head < work.heads ? __ldg(pair) : 0;
         }
       }
@@ -342,8 +368,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int matrix = lane / 8, matrix_row = lane % 8;
     const unsigned k_shared = shared_address(&smem.kv[0][matrix / 2 * 8 + matrix_row][0]) +
                               (2 * d_parity + matrix % 2 ^ matrix_row) * kChunkBytes;
-    const unsigned q_shared = shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
-                              (2 * d_parity + matrix / 2 ^ matrix_row) * kChunkBytes;
+    const unsigned q_shared =
+        shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
+        (2 * d_parity + matrix / 2 ^ matrix_row) * kChunkBytes;
     int stage_bytes = 0;
 
 #pragma unroll 1
@@ -359,9 +386,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int group = 0; group < kScoreGroups; ++group) {
 #pragma unroll
         for (int v = 0; v < kScoreVecs; ++v) {
-          const float(&left)[4] = s[group / 2][2 * v], (&right)[4] = s[group / 2][2 * v + 1];
+          const float (&left)[4] = s[group / 2][2 * v], (&right)[4] = s[group / 2][2 * v + 1];
           const int e = group % 2 * 2;
-          smem.s[tile % 2][score_warp][group][v][lane] = make_float4(left[e], left[e + 1], right[e], right[e + 1]);
+          smem.s[tile % 2][score_warp][group][v][lane] =
+              make_float4(left[e], left[e + 1], right[e], right[e + 1]);
         }
       }
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
@@ -374,14 +402,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const auto gather = [&](int thread, int stage_bytes, int index) {
       const int line = kGatherSplit > 1 ? thread / kGatherThreads : 0, chunk = thread % 8;
       const bool valid = is_valid(index, s_kv);
-      const bf16* src = kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + chunk * kChunk;
-      const unsigned dst = shared_address(&smem.kv[0][gather_row(thread)][0]) + stage_bytes + line * kLineBytes +
-                           (chunk ^ gather_row(thread) % 8) * kChunkBytes;
+      const bf16* src =
+          kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + chunk * kChunk;
+      const unsigned dst = shared_address(&smem.kv[0][gather_row(thread)][0]) + stage_bytes +
+                           line * kLineBytes + (chunk ^ gather_row(thread) % 8) * kChunkBytes;
 #pragma unroll
       for (int j = 0; j < kGatherLoads; ++j) {
         if (j * kGatherSplit + line < kLines) {
-          cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes, src + j * kGatherSplit * kLine,
-                                       valid ? kChunkBytes : 0);
+          cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes,
+                                       src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
         }
       }
     };
@@ -401,9 +430,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       cp_async_commit_group();
     }
 
-    // Softmax of the 8 heads of group `warp`, a head a quad. Weights are exp(x - row_ref): the reference follows the
-    // maximum only when it lags by more than kMaxLag, since every move costs a pass over O.
-    constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
+    // Softmax of the 8 heads of group `warp`, a head a quad. Weights are exp(x - row_ref): the
+    // reference follows the maximum only when it lags by more than kMaxLag, since every move costs
+    // a pass over O.
+    constexpr float kMaxLag =
+        5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
     float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
     unsigned any_listed = 0;
     const auto softmax = [&](int thread, int tile) {
@@ -432,7 +463,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
       top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
       const float ref = top - row_ref <= kMaxLag ? row_ref : top;
-      const float subtracted = ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
+      const float subtracted =
+          ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
       const float alpha = ref == row_ref ? 1.0f : natural_exp(row_ref - subtracted);
       row_max = top, row_ref = ref;
       float tile_sum = 0.0f;
@@ -440,7 +472,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int n = 0; n < kScoreTokenTiles; ++n) {
         const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
         tile_sum += p0 + p1;
-        smem.p[head][(n ^ head % 8 / kPRowsPerLine) * (kChunk / 2) + pair] = cvt_rn_bf16x2_f32(p1, p0);
+        smem.p[head][(n ^ head % 8 / kPRowsPerLine) * (kChunk / 2) + pair] =
+            cvt_rn_bf16x2_f32(p1, p0);
       }
       row_sum = row_sum * alpha + tile_sum;
       const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
@@ -450,12 +483,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const unsigned v_shared =
         shared_address(&smem.kv[0][lane % 16][warp * kLine]) + (lane / 16 ^ lane % 8) * kChunkBytes;
     const unsigned p_shared =
-        shared_address(&smem.p[lane % 16][0]) + (lane / 16 ^ lane % 16 / kPRowsPerLine % (kBlockK / kChunk)) * kChunkBytes;
+        shared_address(&smem.p[lane % 16][0]) +
+        (lane / 16 ^ lane % 16 / kPRowsPerLine % (kBlockK / kChunk)) * kChunkBytes;
     float o[kValueHeadTiles][kValueColTiles][4];
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < kValueColTiles; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+      for (int n = 0; n < kValueColTiles; ++n)
+        o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
     }
     int stage_bytes = 0;
 
@@ -465,7 +500,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int tile = 0; tile < tiles; ++tile) {
       cp_async_wait_group<kStages - 3>();
       barrier_sync(kTileDone, kThreads);
-      const int thread = tid_x();  // anew: kept in registers, what follows from it would crowd out O
+      const int thread =
+          tid_x();  // anew: kept in registers, what follows from it would crowd out O
 
       // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
       const int next = tile + kStages - 1;
@@ -524,9 +560,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kBlockK; i += 4) {
         const int staged_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + staged_row;
-        const bf16* staged = &smem.kv[0][staged_row][warp * kLine + (lane % 8 ^ staged_row % 8) * kChunk];
+        const bf16* staged =
+            &smem.kv[0][staged_row][warp * kLine + (lane % 8 ^ staged_row % 8) * kChunk];
         if (head >= output.heads) continue;
-        *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) = *reinterpret_cast<const uint4*>(staged);
+        *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) =
+            *reinterpret_cast<const uint4*>(staged);
       }
       __syncwarp();
     }

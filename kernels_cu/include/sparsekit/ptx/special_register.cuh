@@ -1,4 +1,5 @@
-// Special registers (PTX ISA "Special Registers"), read where the call stands: the compiler neither keeps nor hoists them.
+// Special registers (PTX ISA "Special Registers"), read where the call stands: the compiler neither
+// keeps nor hoists them.
 #pragma once
 
 namespace sparsekit::ptx {
