@@ -180,7 +180,8 @@ def test_a_missing_home_works_with_one_warning(run_cli, tmp_path):
     (tmp_path / "home").write_text("")
     home = str(tmp_path / "home")
     done = run_cli(
-        "build", CUDA, "--arch", "8.0", SPARSEKIT_CACHE_DIR="", HOME=home, XDG_CACHE_HOME=f"{home}/c",
+        "build", CUDA, "--arch", "8.0", HOME=home, SPARSEKIT_CACHE_DIR="",
+        XDG_CACHE_HOME=f"{home}/c",
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.count("cannot be written") == 1

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,38 +11,19 @@ from conftest import ROOT
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 GEMM = str(KERNELS / "gemm_bf16")
-COMPILERS = ("triton==3.6.0", "triton==3.8.0", "nvidia-cuda-nvrtc==13.5.37")
 NEWEST_NVRTC = "nvrtc-13.5.37"
 
 
-@pytest.fixture(scope="session")
-def data_dir(tmp_path_factory) -> Path:
-    """A data folder with the compilers; $SPARSEKIT_TEST_TOOLCHAIN_DIR keeps it between runs."""
-    kept = os.environ.get("SPARSEKIT_TEST_TOOLCHAIN_DIR")
-    data = Path(kept) if kept else tmp_path_factory.mktemp("data")
-    for requirement in COMPILERS:
-        name = requirement.replace("nvidia-cuda-", "").replace("==", "-")
-        site = data / "toolchains" / name
-        if not site.is_dir():
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--target",
-                str(site),
-            ]
-            subprocess.run([*command, requirement], check=True)
-    return data
-
-
 @pytest.fixture
-def built(run_cli, data_dir):
+def built(run_cli, toolchain_data_dir):
     def build(*args: str, code: int = 0) -> dict:
         done = run_cli(
-            "build", *args, "--format", "json", SPARSEKIT_DATA_DIR=str(data_dir), timeout=900
+            "build",
+            *args,
+            "--format",
+            "json",
+            SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
+            timeout=900,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout)

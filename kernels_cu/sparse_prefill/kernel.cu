@@ -1,21 +1,24 @@
 // Sparse MLA prefill, portable: mma.sync, ldmatrix and cp.async only (sm_80 and later).
 //
-// For one token and one head, over the listed rows k, those with 0 <= idx_k < s_kv and k < topk_length:
+// For one token and one head, over its listed rows k: 0 <= idx_k < s_kv and k < topk_length.
 //   x_k = sm_scale <q, kv[idx_k]>        max_logits = max x_k        lse = ln sum_k exp x_k
 //   out = sum_k exp(x_k - lse') v_k      v_k = kv[idx_k][0:512]      lse' = ln(exp lse + exp sink)
-// No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is summed from unrounded
-// fp32 weights, the weights that meet V are rounded to bf16.
+// No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is
+// summed from unrounded fp32 weights, the weights that meet V are rounded to bf16.
 //
 // One block: one token, kHeads heads, tiles of kBlockK rows in ascending order.
-//   score warps (4)  gather the rows; S = Q K^T.   Each takes half of the heads and every other 16-wide step of d.
-//   value warps (8)  softmax; O += P V.            Each takes 8 heads of the softmax and, of O, all heads and 64 of the
-//                                                  512 columns.
-// They work one tile apart and meet once a tile. V is the first 512 columns of the K tile: a row is gathered once.
+//   score warps (4)  S = Q K^T
+//                    each takes half of the heads and every other 16-wide step of d
+//   value warps (8)  gather of the rows, softmax, O += P V
+//                    each takes 8 heads of the softmax; of O, all heads and 64 of the 512 columns
+// The two work one tile apart and meet once a tile. V is the first 512 columns of the K tile, so
+// that a row is gathered once.
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/ptx/special_register.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/ptx/warp_matrix.cuh"
 
@@ -32,7 +35,7 @@ struct bf16 {
 // Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
 enum : int {
   kDQk = SK_D_QK,                    // columns of q and kv
-  kDeriveLength = SK_SKIP,          // without topk_length, find the last valid index first
+  kDeriveLength = SK_SKIP,           // without topk_length, find the last valid index first
   kHeads = SK_HEADS_PER_BLOCK,       // heads of one block
   kBlockK = SK_BLOCK_K,              // rows of one tile
   kStages = SK_STAGES,               // tiles in the ring
@@ -44,65 +47,76 @@ enum : int {
   kValueWarps = 8,
   kScoreThreads = kScoreWarps * kWarp,
   kValueThreads = kValueWarps * kWarp,
-  kThreads = kScoreThreads + kValueThreads,
+  kThreads = kValueThreads + kScoreThreads,
 
-  kMmaK = 16,            // contraction length of one mma
-  kChunk = 8,            // bf16 in 16 bytes
-  kLine = 64,            // bf16 in 128 bytes, all the banks once
+  kMmaK = 16,  // contraction length of one mma
+  kChunk = 8,  // bf16 in 16 bytes
+  kLine = 64,  // bf16 in 128 bytes, all the banks once
   kChunkBytes = 16,
   kLineBytes = 128,
+  kLines = kDQk / kLine,  // of a row
   kRowBytes = kDQk * sizeof(bf16),
   kTileBytes = kBlockK * kRowBytes,
-  kLines = kDQk / kLine,  // lines of a row
+  kPRowBytes = kBlockK * sizeof(bf16),
+  kPRowsPerLine = kLine / kBlockK,
 
   kDSteps = kDQk / kMmaK / 2,  // 16-wide steps of d of one score warp
   kQSharedSteps = kDSteps - kQRegSteps,
   kQSharedChunks = kQSharedSteps * 2 * kMmaK / kChunk,  // of one head
   kQSharedRowBytes = kQSharedChunks * kChunkBytes,
-  kHeadTiles = kHeads / 32,                             // 16-head mma tiles of a score warp
-  kTokenTiles = kBlockK / 8,                            // 8-token mma tiles of a score warp
-  kScoreSlots = 2 * kHeadTiles,                         // 8-head groups of a score warp
-  kScoreVecs = kTokenTiles / 2,                         // float4 of one group that a thread holds
-  kValueHeadTiles = kHeads / 16,                        // 16-head mma tiles of a value warp
-  kValueColTiles = kLine / 8,                           // 8-column mma tiles of a value warp
+  kScoreHeadTiles = kHeads / 32,      // 16-head mma tiles of a score warp
+  kScoreTokenTiles = kBlockK / 8,     // 8-token mma tiles of a score warp
+  kScoreGroups = kHeads / 16,         // 8-head groups of a score warp
+  kScoreVecs = kScoreTokenTiles / 2,  // float4 of S that a lane holds for one group
+  kValueHeadTiles = kHeads / 16,      // 16-head mma tiles of a value warp
+  kValueColTiles = kLine / 8,         // 8-column mma tiles of a value warp
   kHeadGroups = kHeads / 8,
-  kPBufferBytes = kHeads * kBlockK * sizeof(bf16),
 
-  kGatherRows = kScoreThreads * kChunk / kLine,  // rows gathered at once, a line of each
-  kGatherPasses = kBlockK / kGatherRows,
-  kScanLoads = 8,                                   // indices a lane holds in one round of the scan
+  kGatherThreads = kBlockK * kLine / kChunk,      // one 128-byte line of every row of a tile
+  kGatherSplit = kValueThreads / kGatherThreads,  // lines of a row gathered at once
+  kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,
+  kIndexTiles = 8,  // tiles of indices kept in shared memory
+  kScanLoads = 8,   // indices a lane holds in one round of the trailing scan
   kScanWidth = kScanLoads * kWarp,
 };
 
-static_assert(kDQk == 512 || kDQk == 576, "a row is 512 columns, with or without 64 more that only Q K^T sees");
-static_assert(kHeads == 32 || kHeads == 64, "a score warp takes half of the heads, in 16-head tiles");
+static_assert(kDQk == 512 || kDQk == 576,
+              "a row is 512 columns, with or without 64 more that only Q K^T sees");
+static_assert(kHeads == 32 || kHeads == 64,
+              "a score warp takes half of the heads, in 16-head tiles");
 static_assert(kBlockK == 16 || kBlockK == 32, "a tile is at most one ballot of indices");
 static_assert(kStages >= 3, "one tile in P V, one in Q K^T, one in flight");
-static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps, "the shared part of Q starts on a 128-byte line");
+static_assert(kStages < kIndexTiles,
+              "indices arrive with the gather of their tile and last until its softmax");
+static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps,
+              "the shared part of Q starts on a 128-byte line");
 static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 128-byte line");
 
 // ---------------------------------------------------------------- shared memory
 
-// Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one chunk column, which
-// is what ldmatrix reads at once, meet all banks. Rows of P are shorter than a line: c ^ (line of the row).
+// Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one
+// chunk column, which is what ldmatrix reads at once, meet all banks. Rows of P are shorter than a
+// line: c ^ (line of the row).
 struct SharedMemory {
   alignas(kLineBytes) bf16 kv[kStages][kBlockK][kDQk];
   alignas(kLineBytes) bf16 q[kHeads][kQSharedChunks > 0 ? kQSharedChunks * kChunk : kChunk];
-  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];                                   // two bf16 each
-  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreSlots][kScoreVecs][kWarp];         // mma fragments, half of d
-  alignas(kChunkBytes) float alpha[8][kHeadGroups];  // [head % 8][head / 8]: the heads of a thread adjoin
+  alignas(kLineBytes) unsigned p[kHeads][kBlockK / 2];  // two bf16 each
+  // S as mma fragments; score warps 2 h and 2 h + 1 hold the two halves of d of head half h.
+  alignas(kChunkBytes) float4 s[2][kScoreWarps][kScoreGroups][kScoreVecs][kWarp];
+  // [head % 8][head / 8], so that the heads of a lane adjoin.
+  alignas(kChunkBytes) float alpha[8][kHeadGroups];
   alignas(kChunkBytes) unsigned moved[kHeadGroups];  // whether any alpha of the group is not 1
   float o_scale[8][kHeadGroups];                     // the factor of O in out
-  float row_max[8][kHeadGroups];                     // the same order
-  unsigned listed[2];                                // bit k: row k of the tile counts
-  unsigned any_listed;                               // all bits so far
+  int index[kIndexTiles][kBlockK];                   // -1 past the row's length
 };
 
 // ---------------------------------------------------------------- barriers
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kTileDone = 1,           // kThreads: S of a tile stands, the next tile has landed, P V of the one before is done
-  kPReady = 2,             // kValueThreads: P and alpha stand
+  // kThreads: S of a tile stands, the next tile has landed, P V of the previous tile is done.
+  kTileDone = 1,
+  // kValueThreads: P and alpha stand.
+  kPReady = 2,
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -117,8 +131,27 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-/// The same value, known to the compiler as equal in all lanes, so that it need not take a register of each.
+/// e^x; 0 for -inf.
+__device__ __forceinline__ float natural_exp(float x) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return ex2_approx_ftz_f32(x * kLog2E);
+}
+
+/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
+
+/// What a block works on. Computed where it is needed: kept over the loop, it would crowd out O.
+struct Work {
+  int token;
+  int first_head;
+  int heads;  // from first_head on, at most kHeads
+};
+
+__device__ __forceinline__ Work this_block(int h_q) {
+  const int head_blocks = (h_q + kHeads - 1) / kHeads, block = ctaid_x();
+  const int first_head = block % head_blocks * kHeads;
+  return {block / head_blocks, first_head, min(h_q - first_head, kHeads)};
+}
 
 /// The index in `column`; -1, which is never valid, outside [0, columns).
 __device__ __forceinline__ int load_index(const int* row, int column, int columns) {
@@ -129,20 +162,24 @@ __device__ __forceinline__ bool is_valid(int index, int s_kv) {
   return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
-__device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first, int topk) {
+__device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first,
+                                                int topk) {
 #pragma unroll
-  for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
+  for (int j = 0; j < kScanLoads; ++j)
+    round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
 }
 
-/// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only rows padded further
-/// load again.
-__device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], const int* row, int topk, int s_kv) {
+/// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only
+/// rows padded further load again.
+__device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], const int* row,
+                                                     int topk, int s_kv) {
 #pragma unroll 1
   for (int first = topk - kScanWidth;; first -= kScanWidth) {
     int end = 0;
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
-      if (is_valid(round[j], s_kv)) end = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp) + 1;
+      if (is_valid(round[j], s_kv))
+        end = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp) + 1;
     }
     end = redux_sync_max_s32(end);
     if (end > 0 || first <= 0) return end;
@@ -150,67 +187,66 @@ __device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], c
   }
 }
 
-/// S = Q K^T over this warp's d steps. Operands are loaded kAhead steps ahead; between(step) runs before each step's mma.
-template <typename Between>
-__device__ __forceinline__ void score_mma(float (&s)[kHeadTiles][kTokenTiles][4],
-                                          const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4],
-                                          unsigned q_shared, unsigned k_shared,
-                                          const Between& between) {
-  constexpr int kAhead = SK_AHEAD;
-  unsigned a[kAhead + 1][kHeadTiles][4], b[kAhead + 1][kTokenTiles / 2][4];
+/// S = Q K^T over this warp's d steps. Operands are loaded a step ahead.
+__device__ __forceinline__ void score_mma(
+    float (&s)[kScoreHeadTiles][kScoreTokenTiles][4],
+    const unsigned (&q)[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4], unsigned q_shared,
+    unsigned k_shared) {
+  unsigned a[2][kScoreHeadTiles][4], b[2][kScoreTokenTiles / 2][4];
   const auto load = [&](int step) {
 #pragma unroll
-    for (int m = 0; m < kHeadTiles; ++m) {
+    for (int m = 0; m < kScoreHeadTiles; ++m) {
       if (step < kQRegSteps) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[step % (kAhead + 1)][m][e] = q[step][m][e];
+        for (int e = 0; e < 4; ++e) a[step % 2][m][e] = q[step][m][e];
       } else {
-        const int shared_step = step - kQRegSteps;
+        const int i = step - kQRegSteps;
         ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            a[step % (kAhead + 1)][m], (q_shared ^ shared_step % 2 * (kLineBytes / 2)) +
-                                           shared_step / 2 * kLineBytes + m * 16 * kQSharedRowBytes);
+            a[step % 2][m],
+            (q_shared ^ i % 2 * (kLineBytes / 2)) + i / 2 * kLineBytes + m * 16 * kQSharedRowBytes);
       }
     }
 #pragma unroll
-    for (int n = 0; n < kTokenTiles / 2; ++n) {
+    for (int n = 0; n < kScoreTokenTiles / 2; ++n) {
       ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-          b[step % (kAhead + 1)][n], (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
+          b[step % 2][n],
+          (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * kLineBytes + n * 16 * kRowBytes);
     }
   };
 #pragma unroll
-  for (int m = 0; m < kHeadTiles; ++m) {
+  for (int m = 0; m < kScoreHeadTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+    for (int n = 0; n < kScoreTokenTiles; ++n)
+      s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
   }
-#pragma unroll
-  for (int step = 0; step < kAhead; ++step) load(step);
+  load(0);
 #pragma unroll
   for (int step = 0; step < kDSteps; ++step) {
-    if (step + kAhead < kDSteps) load(step + kAhead);
-    between(step);
+    if (step + 1 < kDSteps) load(step + 1);
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) {
+    for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
-      for (int m = 0; m < kHeadTiles; ++m) {
-        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % (kAhead + 1)][m], b[step % (kAhead + 1)][n / 2][n % 2 * 2],
-                                                            b[step % (kAhead + 1)][n / 2][n % 2 * 2 + 1]);
+      for (int m = 0; m < kScoreHeadTiles; ++m) {
+        mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m],
+                                                            b[step % 2][n / 2][n % 2 * 2],
+                                                            b[step % 2][n / 2][n % 2 * 2 + 1]);
       }
     }
   }
 }
 
 /// O += P V over one 16-row step of the tile.
-__device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColTiles][4], unsigned p_shared,
-                                          unsigned v_shared) {
+__device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                          unsigned p_shared, unsigned v_shared) {
   unsigned a[kValueHeadTiles][4];
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
-    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a[m], p_shared + m * 16 * kBlockK * static_cast<int>(sizeof(bf16)));
+    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a[m], p_shared + m * 16 * kPRowBytes);
   }
 #pragma unroll
   for (int n = 0; n < kValueColTiles; n += 2) {
     unsigned b[4];
-    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(b, v_shared ^ (n * kChunkBytes));
+    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(b, v_shared ^ n * kChunkBytes);
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
       mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(o[m][n], a[m], b[0], b[1]);
@@ -219,13 +255,15 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
   }
 }
 
-/// O *= alpha in the 16-head tiles where some alpha is not 1. Skipping factors of exactly 1 changes no bit.
-__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4], const SharedMemory& smem) {
+/// O *= alpha in the 16-head tiles where some alpha is not 1; a factor of exactly 1 changes no bit.
+__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                        const SharedMemory& smem) {
 #pragma unroll
   for (int m = 0; m < kValueHeadTiles; ++m) {
     const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[2 * m]);
     if ((moved.x | moved.y) == 0) continue;
-    const float2 alpha = *reinterpret_cast<const float2*>(&smem.alpha[threadIdx.x % kWarp / 4][2 * m]);
+    const float2 alpha =
+        *reinterpret_cast<const float2*>(&smem.alpha[threadIdx.x % kWarp / 4][2 * m]);
 #pragma unroll
     for (int n = 0; n < kValueColTiles; ++n) {
       o[m][n][0] *= alpha.x, o[m][n][1] *= alpha.x;
@@ -234,14 +272,9 @@ __device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTil
   }
 }
 
-/// e^x; 0 for -inf.
-__device__ __forceinline__ float natural_exp(float x) {
-  constexpr float kLog2E = 1.44269504088896340736f;
-  return ex2_approx_ftz_f32(x * kLog2E);
-}
-
-/// Weight of O in out, for max m and sum l of a head with at least one listed row. IEEE arithmetic carries the
-/// non-finite cases: NaN sink or score gives NaN, sink +inf 0, sink -inf nothing.
+/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
+/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
+/// one of -inf changes nothing.
 __device__ __forceinline__ float output_scale(float m, float l, float sink) {
   const float top = max_NaN_f32(m, sink);
   const float weight = natural_exp(m - top);
@@ -253,236 +286,232 @@ __device__ __forceinline__ float output_scale(float m, float l, float sink) {
 
 // ---------------------------------------------------------------- kernel
 
-// Grid: x = s_q * ceil(h_q / kHeads), the head blocks of one token adjacent, so that they meet in L2.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sparse_prefill_fwd(const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
-                       const float* __restrict__ attn_sink,   // null: no sink
-                       const int* __restrict__ topk_length,   // null: every column counts
-                       bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
-                       long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
-                       long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
+// Grid: x = s_q * ceil(h_q / kHeads); the head blocks of one token are adjacent and meet in L2.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
+    const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
+    const float* __restrict__ attn_sink,  // null: no sink
+    const int* __restrict__ topk_length,  // null: every column may count
+    bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
+    long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
+    long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
   extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
   SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
 
-  const int warp = uniform(threadIdx.x / kWarp);
-  const int lane = threadIdx.x % kWarp;
-  const int head_blocks = (h_q + kHeads - 1) / kHeads;
-  const int token = blockIdx.x / head_blocks;
-  const int first_head = blockIdx.x % head_blocks * kHeads;
-  const int* row = indices + token * indices_row_stride_elems;
+  const int warp = uniform(threadIdx.x / kWarp), lane = threadIdx.x % kWarp;
+  const int g = lane / 4, t = lane % 4;  // of an mma fragment: row in its group of 8, column pair
+  const Work work = this_block(h_q);
+  const int* row = indices + work.token * indices_row_stride_elems;
 
   // The end of the row flies while the role's own prologue runs.
   const bool derive = kDeriveLength && topk_length == nullptr;
   int round[kScanLoads];
-  if (derive) load_scan_round(round, row, topk - kScanWidth, topk);
-
+  load_scan_round(round, row, topk - kScanWidth, derive ? topk : 0);
   const auto row_length = [&] {
     int length = topk;
     if (derive) {
       length = last_valid_column_end(round, row, topk, s_kv);
     } else if (topk_length != nullptr) {
-      length = min(max(__ldg(topk_length + token), 0), topk);
+      length = min(max(__ldg(topk_length + work.token), 0), topk);
     }
     return uniform(length);
   };
 
   if (warp >= kValueWarps) {
     // -------------------------------------------------------------- score warps
-    const int thread = threadIdx.x - kValueThreads;
-    const int half = warp / 2 % 2, d_parity = warp % 2;
-    const int g = lane / 4, t = lane % 4;  // mma fragments: 8-row group and column pair
+    const int thread = threadIdx.x - kValueThreads, score_warp = warp - kValueWarps;
+    const int half = score_warp / 2, d_parity = score_warp % 2;
 
-    // Eight lanes gather a 128-byte line of a row; the thread keeps to its rows of every tile.
-    const int gather_row = thread / 8;
-    const unsigned gather_shared = shared_address(&smem.kv[0][gather_row][(thread % 8 ^ gather_row % 8) * kChunk]);
-    const auto source = [&](int index) {
-      return kv + (is_valid(index, s_kv) ? index : 0) * kv_row_stride_elems + thread % 8 * kChunk;
-    };
-    const auto gather_line = [&](int stage_bytes, int pass, int line, const bf16* src, int index) {
-      cp_async_cg_shared_global_16(gather_shared + stage_bytes + pass * kGatherRows * kRowBytes + line * kLineBytes,
-                                   src + line * kLine, is_valid(index, s_kv) ? kChunkBytes : 0);
-    };
-    int first_index[kStages][kGatherPasses];
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) {
-        first_index[i][pass] = load_index(row, i * kBlockK + pass * kGatherRows + gather_row, topk);
-      }
-    }
-
-    // Q: the first steps as fragments in registers, the others swizzled in shared memory; absent heads are 0.
-    const bf16* q_block = q + token * q_token_stride_elems + first_head * q_head_stride_elems;
-    const int heads = min(h_q - first_head, kHeads);
+    // Q: the first steps as fragments in registers, the others swizzled in shared memory. Heads
+    // that do not exist are 0.
+    const bf16* q_block =
+        q + work.token * q_token_stride_elems + work.first_head * q_head_stride_elems;
 #pragma unroll
     for (int c = thread; c < kHeads * kQSharedChunks; c += kScoreThreads) {
       constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
       const int head = c / kChunks, chunk = c % kChunks;
-      const bf16* src = q_block + (head < heads ? head : 0) * q_head_stride_elems;
+      const bf16* src = q_block + (head < work.heads ? head : 0) * q_head_stride_elems;
       cp_async_cg_shared_global_16(shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
-                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < heads ? kChunkBytes : 0);
+                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk,
+                                   head < work.heads ? kChunkBytes : 0);
     }
-    unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kHeadTiles][4];
+    cp_async_commit_group();
+    unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4];
 #pragma unroll
-    for (int slot = 0; slot < 2 * kHeadTiles; ++slot) {
-      const int head = half * (kHeads / 2) + slot * 8 + g;
+    for (int group = 0; group < kScoreGroups; ++group) {
+      const int head = half * (kHeads / 2) + group * 8 + g;
       const bf16* src = q_block + head * q_head_stride_elems + d_parity * kMmaK + 2 * t;
 #pragma unroll
       for (int step = 0; step < kQRegSteps; ++step) {
 #pragma unroll
         for (int k_half = 0; k_half < 2; ++k_half) {
-          const unsigned* pair = reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
-          q_fragment[step][slot / 2][slot % 2 + 2 * k_half] = head < heads ? __ldg(pair) : 0;
+          const unsigned* pair =
+              reinterpret_cast<const unsigned*>(src + step * 2 * kMmaK + k_half * 8);
+          q_fragment[step][group / 2][group % 2 + 2 * k_half] = head < work.heads ? __ldg(pair) : 0;
         }
       }
     }
-    cp_async_commit_group();
 
+    // Indices of the first tiles; from then on those of the tile that the value warps gather next.
     const int length = row_length();
-    int tiles_left = (length + kBlockK - 1) / kBlockK;
+    const int tiles = (length + kBlockK - 1) / kBlockK;
+    const bool loads_indices = thread < kBlockK;
+    int column = loads_indices ? thread : length;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) {
-        const int column = i * kBlockK + pass * kGatherRows + gather_row;
-        const int index = column < length ? first_index[i][pass] : -1;
-        const bf16* src = source(index);
-#pragma unroll
-        for (int line = 0; line < kLines; ++line) {
-          if (i < tiles_left) gather_line(i * kTileBytes, pass, line, src, index);
-        }
-      }
-      cp_async_commit_group();
+    for (int i = 0; i < kStages - 1; ++i, column += kBlockK) {
+      const int index = load_index(row, column, length);
+      if (loads_indices) smem.index[i][thread] = index;
     }
-    int index[kGatherPasses];
-    int column = (kStages - 1) * kBlockK + gather_row;  // of index[0]
-#pragma unroll
-    for (int pass = 0; pass < kGatherPasses; ++pass) {
-      index[pass] = column + pass * kGatherRows < length ? first_index[kStages - 1][pass] : -1;
-    }
-    int listed_column = lane < kBlockK ? lane : length;  // of listed_index
-    int listed_index = load_index(row, listed_column, length);
+    int index = load_index(row, column, length);
+    cp_async_wait_group<0>();
 
     // Where this lane's rows of the ldmatrix operands stand.
     const int matrix = lane / 8, matrix_row = lane % 8;
     const unsigned k_shared = shared_address(&smem.kv[0][matrix / 2 * 8 + matrix_row][0]) +
-                              ((2 * d_parity + matrix % 2) ^ matrix_row) * kChunkBytes;
-    const unsigned q_shared = shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
-                              ((2 * d_parity + matrix / 2) ^ matrix_row) * kChunkBytes;
-    unsigned any_listed = 0;
-    int stage_bytes = 0, buffer = 0;
+                              (2 * d_parity + matrix % 2 ^ matrix_row) * kChunkBytes;
+    const unsigned q_shared =
+        shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
+        (2 * d_parity + matrix / 2 ^ matrix_row) * kChunkBytes;
+    int stage_bytes = 0;
 
 #pragma unroll 1
-    for (; tiles_left > 0; --tiles_left) {
-      const unsigned listed = __ballot_sync(0xffffffff, is_valid(listed_index, s_kv));
-      listed_column += kBlockK;
-      listed_index = load_index(row, listed_column, length);
-
-      // This tile has landed. The stage of the one before the last is free and takes the tile kStages - 1 ahead.
-      cp_async_wait_group<kStages - 2>();
-      bar_sync(kTileDone, kThreads);
-      const bool more = tiles_left >= kStages;
-      const int free_bytes = (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes;
-      const bf16* src[kGatherPasses];
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) src[pass] = source(index[pass]);
-      float s[kHeadTiles][kTokenTiles][4];
-      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes, [&](int step) {
-        const int pass = step / kLines, line = step % kLines;
-        if (pass < kGatherPasses && more) gather_line(free_bytes, pass, line, src[pass], index[pass]);
-      });
-      cp_async_commit_group();
+    for (int tile = 0; tile < tiles; ++tile) {
+      barrier_sync(kTileDone, kThreads);
+      if (loads_indices) smem.index[(tile + kStages - 1) % kIndexTiles][thread] = index;
       column += kBlockK;
-#pragma unroll
-      for (int pass = 0; pass < kGatherPasses; ++pass) index[pass] = load_index(row, column + pass * kGatherRows, length);
+      index = load_index(row, column, length);
 
+      float s[kScoreHeadTiles][kScoreTokenTiles][4];
+      score_mma(s, q_fragment, q_shared, k_shared + stage_bytes);
 #pragma unroll
-      for (int slot = 0; slot < kScoreSlots; ++slot) {
+      for (int group = 0; group < kScoreGroups; ++group) {
 #pragma unroll
         for (int v = 0; v < kScoreVecs; ++v) {
-          const float(&left)[4] = s[slot / 2][2 * v], (&right)[4] = s[slot / 2][2 * v + 1];
-          const int e = slot % 2 * 2;
-          smem.s[buffer][warp % kScoreWarps][slot][v][lane] = make_float4(left[e], left[e + 1], right[e], right[e + 1]);
+          const float (&left)[4] = s[group / 2][2 * v], (&right)[4] = s[group / 2][2 * v + 1];
+          const int e = group % 2 * 2;
+          smem.s[tile % 2][score_warp][group][v][lane] =
+              make_float4(left[e], left[e + 1], right[e], right[e + 1]);
         }
       }
-      any_listed |= listed;
-      if (thread == 0) smem.listed[buffer] = listed, smem.any_listed = any_listed;
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      buffer ^= 1;
     }
-    bar_sync(kTileDone, kThreads);
+    barrier_sync(kTileDone, kThreads);
   } else {
     // -------------------------------------------------------------- value warps
-    const int value_warp = warp;
-    int tiles_left = (row_length() + kBlockK - 1) / kBlockK;
-
-    const unsigned v_shared = shared_address(&smem.kv[0][lane % 16][value_warp * kLine]) +
-                              (lane / 16 ^ lane % 8) * kChunkBytes;
-    constexpr int kRowsPerLine = kLine / kBlockK, kPChunks = kBlockK / kChunk;
-    const unsigned p_shared =
-        shared_address(&smem.p[lane % 16][0]) + (lane / 16 ^ lane % 16 / kRowsPerLine % kPChunks) * kChunkBytes;
-
-    float o[kValueHeadTiles][kValueColTiles][4];
+    // Eight lanes gather a 128-byte line of a row.
+    const auto gather_row = [](int thread) { return thread / 8 % kBlockK; };
+    const auto gather = [&](int thread, int stage_bytes, int index) {
+      const int line = kGatherSplit > 1 ? thread / kGatherThreads : 0, chunk = thread % 8;
+      const bool valid = is_valid(index, s_kv);
+      const bf16* src =
+          kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + chunk * kChunk;
+      const unsigned dst = shared_address(&smem.kv[0][gather_row(thread)][0]) + stage_bytes +
+                           line * kLineBytes + (chunk ^ gather_row(thread) % 8) * kChunkBytes;
 #pragma unroll
-    for (int m = 0; m < kValueHeadTiles; ++m) {
+      for (int j = 0; j < kGatherLoads; ++j) {
+        if (j * kGatherSplit + line < kLines) {
+          cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes,
+                                       src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
+        }
+      }
+    };
+
+    // Fill the ring but for one stage.
+    int first_index[kStages - 1];
 #pragma unroll
-      for (int n = 0; n < kValueColTiles; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+    for (int i = 0; i < kStages - 1; ++i) {
+      first_index[i] = load_index(row, i * kBlockK + gather_row(threadIdx.x), topk);
     }
-    // Softmax of head group value_warp, one head a quad. Weights are exp(x - row_ref): the reference follows the maximum
-    // only when it lags by more than kMaxLag, since every move costs a pass over O.
-    constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
-    const int g = lane / 4, t = lane % 4;
-    float row_ref = -infinity(), row_sum = 0.0f;
-    float& row_max = smem.row_max[g][value_warp];  // kept by the first lane of the quad
-    if (t == 0 && value_warp < kHeadGroups) row_max = -infinity();
-    const auto softmax = [&](int buffer) {
-      const int half = value_warp / kScoreSlots, slot = value_warp % kScoreSlots;
-      const unsigned listed = smem.listed[buffer] >> (2 * t);
-      float x[kTokenTiles][2];
-      float top = -infinity();
+    const int length = row_length();
+    const int tiles = (length + kBlockK - 1) / kBlockK;
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      const bool counts = i * kBlockK + gather_row(threadIdx.x) < length;
+      if (i < tiles) gather(threadIdx.x, i * kTileBytes, counts ? first_index[i] : -1);
+      cp_async_commit_group();
+    }
+
+    // Softmax of the 8 heads of group `warp`, a head a quad. Weights are exp(x - row_ref): the
+    // reference follows the maximum only when it lags by more than kMaxLag, since every move costs
+    // a pass over O.
+    constexpr float kMaxLag =
+        5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
+    float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
+    unsigned any_listed = 0;
+    const auto softmax = [&](int thread, int tile) {
+      const int head = thread / 4, pair = thread % 4, lane = thread % kWarp;
+      const int tile_index = smem.index[tile % kIndexTiles][lane % kBlockK];
+      const unsigned listed = __ballot_sync(0xffffffff, is_valid(tile_index, s_kv));
+      any_listed |= listed;
+      float x[kScoreTokenTiles][2];
 #pragma unroll
       for (int v = 0; v < kScoreVecs; ++v) {
-        const float4 even = smem.s[buffer][half * 2][slot][v][lane], odd = smem.s[buffer][half * 2 + 1][slot][v][lane];
+        const auto& s = smem.s[tile % 2];
+        const int score_warp = warp / kScoreGroups * 2, group = warp % kScoreGroups;
+        const float4 even = s[score_warp][group][v][lane], odd = s[score_warp + 1][group][v][lane];
         x[2 * v][0] = even.x + odd.x, x[2 * v][1] = even.y + odd.y;
         x[2 * v + 1][0] = even.z + odd.z, x[2 * v + 1][1] = even.w + odd.w;
       }
+      float top = row_max;
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
+      for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          x[n][e] = listed >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
+          x[n][e] = listed >> (2 * pair) >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
           top = max_NaN_f32(top, x[n][e]);
         }
       }
       top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
       top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
       const float ref = top - row_ref <= kMaxLag ? row_ref : top;
-      const float subtracted = ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
+      const float subtracted =
+          ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
       const float alpha = ref == row_ref ? 1.0f : natural_exp(row_ref - subtracted);
-      row_ref = ref;
+      row_max = top, row_ref = ref;
       float tile_sum = 0.0f;
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
+      for (int n = 0; n < kScoreTokenTiles; ++n) {
         const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
         tile_sum += p0 + p1;
-        smem.p[value_warp * 8 + g][(n ^ g / kRowsPerLine) * (kChunk / 2) + t] = cvt_rn_bf16x2_f32(p1, p0);
+        smem.p[head][(n ^ head % 8 / kPRowsPerLine) * (kChunk / 2) + pair] =
+            cvt_rn_bf16x2_f32(p1, p0);
       }
       row_sum = row_sum * alpha + tile_sum;
       const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
-      if (t == 0) {
-        row_max = max_NaN_f32(row_max, top);
-        smem.alpha[g][value_warp] = alpha;
-      }
-      if (lane == 0) smem.moved[value_warp] = moved;
+      if (pair == 0) smem.alpha[head % 8][warp] = alpha, smem.moved[warp] = moved;
     };
 
-    bar_sync(kTileDone, kThreads);  // the first tile has landed
-    const bool any_tile = tiles_left > 0;
-    int stage_bytes = 0, buffer = 0;
+    const unsigned v_shared =
+        shared_address(&smem.kv[0][lane % 16][warp * kLine]) + (lane / 16 ^ lane % 8) * kChunkBytes;
+    const unsigned p_shared =
+        shared_address(&smem.p[lane % 16][0]) +
+        (lane / 16 ^ lane % 16 / kPRowsPerLine % (kBlockK / kChunk)) * kChunkBytes;
+    float o[kValueHeadTiles][kValueColTiles][4];
+#pragma unroll
+    for (int m = 0; m < kValueHeadTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kValueColTiles; ++n)
+        o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+    }
+    int stage_bytes = 0;
+
+    cp_async_wait_group<kStages - 2>();
+    barrier_sync(kTileDone, kThreads);  // the first tile has landed
 #pragma unroll 1
-    for (; tiles_left > 0; --tiles_left) {
-      bar_sync(kTileDone, kThreads);
-      if (value_warp < kHeadGroups) softmax(buffer);
+    for (int tile = 0; tile < tiles; ++tile) {
+      cp_async_wait_group<kStages - 3>();
+      barrier_sync(kTileDone, kThreads);
+      const int thread =
+          tid_x();  // anew: kept in registers, what follows from it would crowd out O
+
+      // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
+      const int next = tile + kStages - 1;
+      if (next < tiles) {
+        gather(thread, (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes,
+               smem.index[next % kIndexTiles][gather_row(thread)]);
+      }
+      cp_async_commit_group();
+
+      if (warp < kHeadGroups) softmax(thread, tile);
       bar_sync(kPReady, kValueThreads);
       rescale(o, smem);
 #pragma unroll
@@ -490,53 +519,52 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         value_mma(o, p_shared ^ k / kChunk * kChunkBytes, v_shared + stage_bytes + k * kRowBytes);
       }
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
-      buffer ^= 1;
     }
 
-    if (value_warp < kHeadGroups) {
+    const Work output = this_block(h_q);
+    const long long first_out_row = static_cast<long long>(output.token) * h_q + output.first_head;
+    if (warp < kHeadGroups) {
       row_sum += __shfl_xor_sync(0xffffffff, row_sum, 1);
       row_sum += __shfl_xor_sync(0xffffffff, row_sum, 2);
-      const int head = first_head + value_warp * 8 + g;
+      const int head = tid_x() / 4;
       if (t == 0) {
-        const float sink = attn_sink != nullptr && head < h_q ? __ldg(attn_sink + head) : -infinity();
-        const bool any_listed = any_tile && smem.any_listed != 0;
-        smem.o_scale[g][value_warp] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
-        if (head < h_q) {
-          const long long at = static_cast<long long>(token) * h_q + head;
-          const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
-          max_logits[at] = row_max;
-          lse[at] = any_listed ? log_sum : infinity();
-        }
+        const bool has_sink = attn_sink != nullptr && head < output.heads;
+        const float sink = has_sink ? __ldg(attn_sink + output.first_head + head) : -infinity();
+        smem.o_scale[head % 8][head / 8] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
+      }
+      if (t == 0 && head < output.heads) {
+        const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
+        max_logits[first_out_row + head] = row_max;
+        lse[first_out_row + head] = any_listed ? log_sum : infinity();
       }
     }
     bar_sync(kPReady, kValueThreads);  // o_scale stands, and no warp reads the ring any more
 
-    // out, kBlockK heads at a time through a stage that no warp reads any more: this warp's columns of its rows.
-    bf16* out_block = out + (static_cast<long long>(token) * h_q + first_head) * kDV + value_warp * kLine;
-    auto* staged = &smem.kv[0];
+    // out, kBlockK heads at a time through the first stage: this warp's columns of its rows.
+    bf16* out_block = out + first_out_row * kDV + warp * kLine;
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
-      const int staged_row = m * 16 % kBlockK + lane / 4;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float scale = smem.o_scale[lane / 4][2 * m + r];
+        const float scale = smem.o_scale[g][2 * m + r];
+        bf16* staged = &smem.kv[0][m * 16 % kBlockK + r * 8 + g][warp * kLine + t * 2];
 #pragma unroll
         for (int n = 0; n < kValueColTiles; ++n) {
           // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
-          bf16* pair = &(*staged)[staged_row + r * 8][value_warp * kLine + (n ^ lane / 4) * kChunk + lane % 4 * 2];
-          *reinterpret_cast<unsigned*>(pair) = cvt_rn_bf16x2_f32(__fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f),
-                                                                 __fmaf_rn(o[m][n][2 * r], scale, 0.0f));
+          *reinterpret_cast<unsigned*>(staged + (n ^ g) * kChunk) = cvt_rn_bf16x2_f32(
+              __fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f), __fmaf_rn(o[m][n][2 * r], scale, 0.0f));
         }
       }
       if ((m + 1) * 16 % kBlockK != 0) continue;
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kBlockK; i += 4) {
-        const int copied_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + copied_row;
-        const bf16* chunk = &(*staged)[copied_row][value_warp * kLine + (lane % 8 ^ copied_row % 8) * kChunk];
-        if (first_head + head >= h_q) continue;
+        const int staged_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + staged_row;
+        const bf16* staged =
+            &smem.kv[0][staged_row][warp * kLine + (lane % 8 ^ staged_row % 8) * kChunk];
+        if (head >= output.heads) continue;
         *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) =
-            *reinterpret_cast<const uint4*>(chunk);
+            *reinterpret_cast<const uint4*>(staged);
       }
       __syncwarp();
     }

@@ -11,9 +11,13 @@ from sparsekit.model import (
     Variant,
 )
 
-_LARGE_SHARED = {"HEADS_PER_BLOCK": 64, "BLOCK_K": 32, "STAGES": 4, "Q_REGISTER_STEPS": 0}
-_SMALL_SHARED = {"HEADS_PER_BLOCK": 32, "BLOCK_K": 16, "STAGES": 3, "Q_REGISTER_STEPS": 0}
-_BY_CAPABILITY = {c: _SMALL_SHARED for c in ((8, 6), (8, 9), (12, 0), (12, 1))}
+_LARGE_SHARED = {
+    "HEADS_PER_BLOCK": 64, "BLOCK_K": 32, "STAGES": 4, "Q_REGISTER_STEPS": 8, "AHEAD": 1,
+}  # fmt: skip
+_SMALL_SHARED = {
+    "HEADS_PER_BLOCK": 32, "BLOCK_K": 16, "STAGES": 3, "Q_REGISTER_STEPS": 0, "AHEAD": 1,
+}  # fmt: skip
+_BY_CAPABILITY = dict.fromkeys(((8, 6), (8, 9), (12, 0), (12, 1)), _SMALL_SHARED)
 
 ENTRY = Entry(
     "sparse_prefill_fwd",
@@ -52,7 +56,12 @@ KERNEL = Kernel(
     entries=(ENTRY,),
     targets=PORTABLE_CUDA_TARGETS,
     variants=(
-        Variant("skip", {"SKIP": 1, **_LARGE_SHARED}, same_bits_as="noskip", by_capability=_BY_CAPABILITY),
+        Variant(
+            "skip",
+            {"SKIP": 1, **_LARGE_SHARED},
+            same_bits_as="noskip",
+            by_capability=_BY_CAPABILITY,
+        ),
         Variant("noskip", {"SKIP": 0, **_LARGE_SHARED}, by_capability=_BY_CAPABILITY),
     ),
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),

@@ -40,7 +40,7 @@ def instances() -> tuple[Instance, ...]:
     """For all element types: one that promises multiples of 16, and one that promises nothing."""
     found = []
     for types in product(_FLOATS, repeat=3):
-        dtypes = dict(zip(("kv", "score", "out"), types))
+        dtypes = dict(zip(("kv", "score", "out"), types, strict=True))
         found.append(Instance(dtypes, assume=_ALIGNED, default=types == _IN_MODELS))
         found.append(Instance(dtypes, default=False))
     return tuple(found)

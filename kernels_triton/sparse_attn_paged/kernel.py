@@ -59,11 +59,11 @@ def _attend(
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
     HINT16: tl.constexpr,
-    HAS_COUNTS: tl.constexpr,
+    HAS_CMP_COUNTS: tl.constexpr,
 ):
     """Online softmax over the tiles [first_tile, end_tile).
 
-    q: [BLOCK_H, D] fp32. Columns from `live` on are dead (looked at with HAS_COUNTS only).
+    q: [BLOCK_H, D] fp32. Columns from `live` on are dead (looked at with HAS_CMP_COUNTS only).
     Returns the largest score [BLOCK_H], the sum of exp(score - largest) [BLOCK_H] and the sum of
     exp(score - largest) v [BLOCK_H, D], fp32; -inf, 0 and 0 where no column is valid.
     """
@@ -78,7 +78,7 @@ def _attend(
         idx = tl.load(idxs_row_ptr + cols, mask=in_list, other=-1)
         is_window = cols < n_window
         valid = (idx >= 0) & (idx < tl.where(is_window, window_rows, cmp_rows))
-        if HAS_COUNTS:
+        if HAS_CMP_COUNTS:
             valid = valid & (cols < live)
 
         # One load site for both pools: with two, both tiles are staged in shared memory. The
@@ -158,7 +158,7 @@ def sparse_attn_paged_prefill(
     BLOCK_K: tl.constexpr,
     HINT16: tl.constexpr,
     SKIP_TRAILING: tl.constexpr = 1,
-    HAS_COUNTS: tl.constexpr = 0,
+    HAS_CMP_COUNTS: tl.constexpr = 0,
     HAS_LSE: tl.constexpr = 0,
 ):
     """BLOCK_H heads of one row. Grid x: rows x head blocks, the head blocks of a row adjacent."""
@@ -171,7 +171,7 @@ def sparse_attn_paged_prefill(
     real_head = heads < h
     idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride + token * topk_idxs_m_stride
 
-    if HAS_COUNTS:
+    if HAS_CMP_COUNTS:
         count_ptr = cmp_counts_ptr + batch * cmp_counts_b_stride + token * cmp_counts_m_stride
         live = _live_columns(count_ptr, topk, n_window)
         end_tile = tl.cdiv(live, BLOCK_K)
@@ -208,9 +208,13 @@ def sparse_attn_paged_prefill(
         BLOCK_H,
         BLOCK_K,
         HINT16,
-        HAS_COUNTS,
+        HAS_CMP_COUNTS,
     )
 
+    # The heads again, in a form that is not merged with the first: kept over the tile loop they
+    # and their masks take 8 registers, and past 128 an SM holds one block instead of two.
+    heads = tl.program_id(0) * BLOCK_H - row * (head_blocks * BLOCK_H) + tl.arange(0, BLOCK_H)
+    real_head = heads < h
     sink = tl.load(attn_sink_ptr + heads, mask=real_head, other=float("-inf"))
     # + 0.0 makes -0.0 to 0.0, as an empty tile does to acc: skipping it then changes no bit.
     out = tl.fma(acc, _normaliser(running_max, running_sum, sink)[:, None], 0.0)
@@ -255,7 +259,7 @@ def sparse_attn_paged_decode_split(
     BLOCK_SPLIT: tl.constexpr,
     HINT16: tl.constexpr,
     SKIP_TRAILING: tl.constexpr = 1,
-    HAS_COUNTS: tl.constexpr = 0,
+    HAS_CMP_COUNTS: tl.constexpr = 0,
 ):
     """BLOCK_H heads of one split of one row (m = 1), without the sink.
 
@@ -274,7 +278,7 @@ def sparse_attn_paged_decode_split(
 
     first_tile = split * (BLOCK_SPLIT // BLOCK_K)
     split_end_tile = first_tile + BLOCK_SPLIT // BLOCK_K
-    if HAS_COUNTS:
+    if HAS_CMP_COUNTS:
         live = _live_columns(cmp_counts_ptr + batch * cmp_counts_b_stride, topk, n_window)
         end_tile = tl.minimum(split_end_tile, tl.cdiv(live, BLOCK_K))
     else:
@@ -309,9 +313,12 @@ def sparse_attn_paged_decode_split(
         BLOCK_H,
         BLOCK_K,
         HINT16,
-        HAS_COUNTS,
+        HAS_CMP_COUNTS,
     )
 
+    # The heads again, as in the prefill.
+    heads = tl.program_id(0) * BLOCK_H - unit * (head_blocks * BLOCK_H) + tl.arange(0, BLOCK_H)
+    real_head = heads < h
     partial = (batch * h + heads) * n_splits + split
     out = acc * _normaliser(running_max, running_sum, float("-inf"))[:, None]
     tl.store(partial_out_ptr + partial[:, None] * D + dims[None, :], out, mask=real_head[:, None])

@@ -61,5 +61,6 @@ def _triton_environment(toolchain: Toolchain, lineinfo: bool) -> dict[str, str]:
         "TRITON_DISABLE_LINE_INFO": "0" if lineinfo else "1",
         "TRITON_DEFAULT_FP_FUSION": "1",
         "TRITON_DUMP_PTXAS_LOG": "1",
+        "TRITON_ALWAYS_COMPILE": "1",  # a hit in Triton's own cache would come without a log
         **toolchain.overrides,
     }

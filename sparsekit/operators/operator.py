@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from sparsekit.aot.plan import Planner
 from sparsekit.discover import Choice
 from sparsekit.errors import ArgumentError, GpuError
-from sparsekit.model.call import Call, Device
-from sparsekit.model.kernel import Kernel, Launch, passed_args
+from sparsekit.model.call import Device
+from sparsekit.model.kernel import Kernel
 from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
-from sparsekit.operators.arguments import Arguments, bind, checked_call, output_dtype, shape_of
+from sparsekit.operators.arguments import Arguments, bind
+from sparsekit.operators.plan import CallPlan, LaunchPlan, plan_call, plan_launch
 from sparsekit.runtime import tensors as torch_tensors
 from sparsekit.runtime.driver import Driver
-from sparsekit.runtime.launcher import launch
 from sparsekit.runtime.loader import Loader
-from sparsekit.runtime.select import Candidate, Decision, argument_number
+from sparsekit.runtime.select import Decision
 from sparsekit.store.local import Store
 
-_KEPT_CALLS = 4096  # prepared calls by their facts; the oldest goes first
+_KEPT_CALLS = 4096  # plans by the facts of their call; the oldest goes first
+Plan = TypeVar("Plan", CallPlan, LaunchPlan)
 
 
 class Operator:
@@ -39,10 +39,12 @@ class Operator:
     ) -> None:  # fmt: skip
         self.op = op
         self._acquirer = Acquirer(choices, planner, store, build=build, note=note)
-        self._largest_assumed = max((_largest_assumed(c.kernel) for c in choices), default=1)
+        checked = [t.divisible_by for t in op.tensors]
+        self._largest_assumed = max(checked + [_largest_assumed(c.kernel) for c in choices])
         self._loader: Loader | None = None
         self._devices: dict[int, Device] = {}
-        self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        self._call_plans: dict[tuple[Any, ...], CallPlan] = {}
+        self._launch_plans: dict[tuple[Any, ...], LaunchPlan] = {}
         self.__name__, self.__doc__ = op.name, op.summary
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,49 +63,58 @@ class Operator:
 
     def prepared(self, arguments: Arguments) -> Prepared | None:
         """What the call would run, loaded; None when it has nothing to compute."""
-        call, _ = self._checked(arguments)
-        return None if self._is_empty(call, arguments) else self._prepare(call)
+        key, plan = self._call_plan(arguments, _device(self.op, arguments))
+        return None if plan.empty else self._launch_plan(key, plan).prepared
 
     def decisions(self, arguments: Arguments) -> list[Decision]:
         """Every selection decision for the call, up to the one that is taken."""
-        call, _ = self._checked(arguments)
-        return list(self._acquirer.decisions(call))
+        _, plan = self._call_plan(arguments, _device(self.op, arguments))
+        return list(self._acquirer.decisions(plan.call))
 
     def run(self, arguments: Arguments) -> dict[str, Any]:
         """Launch; returns the outputs by name, those that the caller gave among them."""
-        call, outputs = self._checked(arguments)
-        if self._is_empty(call, arguments):
-            return outputs
         device = _device(self.op, arguments)
+        key, plan = self._call_plan(arguments, device)
+        outputs = dict(arguments.given)
         with torch_tensors.current(device):
-            if torch_tensors.capturing() and self._key(call) not in self._prepared:
+            for buffer in plan.outputs:
+                outputs[buffer.name] = torch_tensors.empty(buffer.shape, buffer.dtype, device)
+            if not plan.empty:
+                launches = self._launch_plan(key, plan)
+                launches.run({**arguments.inputs, **outputs}, device)
+        return outputs
+
+    def _call_plan(self, arguments: Arguments, device: Any) -> tuple[tuple[Any, ...], CallPlan]:
+        key = self._key(arguments, device)
+        plan = self._call_plans.get(key)
+        if plan is None:
+            plan = plan_call(self.op, arguments, self._device(device.index))
+            _keep(self._call_plans, key, plan)
+        return key, plan
+
+    def _launch_plan(self, key: tuple[Any, ...], plan: CallPlan) -> LaunchPlan:
+        found = self._launch_plans.get(key)
+        if found is None:
+            if torch_tensors.capturing():
                 raise GpuError(
                     f"{self.op.name} is being captured into a CUDA graph and was not loaded for "
                     "such a call before; call prepare() with the same arguments first"
                 )
-            self._launch(self._prepare(call), call, {**arguments.inputs, **outputs}, device)
-        return outputs
+            found = plan_launch(plan.call, self._acquirer, self.loader)
+            _keep(self._launch_plans, key, found)
+        return found
 
-    def _checked(self, arguments: Arguments) -> tuple[Call, dict[str, Any]]:
-        """The call's facts, and its outputs allocated where the caller gave none."""
-        device = _device(self.op, arguments)
-        call = checked_call(self.op, arguments, self._device(device.index))
-        outputs = {
-            t.name: arguments.given[t.name]
-            if t.name in arguments.given
-            else torch_tensors.empty(
-                shape_of(t, call.dims), output_dtype(t, arguments.scalars), device
-            )
-            for t in self.op.outputs
-            if t.name in arguments.outputs
-        }
-        known = torch_tensors.facts(outputs)
-        return replace(
-            call,
-            dtypes={**call.dtypes, **known["dtypes"]},
-            strides={**call.strides, **known["strides"]},
-            alignments={**call.alignments, **known["alignments"]},
-        ), outputs
+    def _key(self, arguments: Arguments, device: Any) -> tuple[Any, ...]:
+        """All of a call that checks and choices may look at, as a dictionary key.
+
+        An address counts up to the largest multiple that a check or a kernel assumes of one.
+        """
+        tensors = (*arguments.inputs.values(), *arguments.given.values())
+        return (
+            device.index, arguments.outputs, tuple(arguments.given),
+            tuple(arguments.scalars.values()),
+            *(torch_tensors.signature(t, self._largest_assumed) for t in tensors),
+        )  # fmt: skip
 
     def _device(self, index: int) -> Device:
         if index not in self._devices:
@@ -117,85 +128,11 @@ class Operator:
             self._loader = Loader(Driver())
         return self._loader
 
-    def _is_empty(self, call: Call, arguments: Arguments) -> bool:
-        first = next(t for t in self.op.outputs if t.name in arguments.outputs)
-        return 0 in shape_of(first, call.dims)
 
-    def _key(self, call: Call) -> tuple[Any, ...]:
-        """All of a call that a choice may look at, as a dictionary key.
-
-        An address counts up to the largest multiple that some kernel assumes of one.
-        """
-        assert call.device is not None
-        known = tuple((n, min(a, self._largest_assumed)) for n, a in call.alignments.items())
-        return (
-            tuple(call.dims.items()), tuple(call.dtypes.items()), tuple(call.strides.items()),
-            known, tuple(call.scalars.items()), call.device.index,
-        )  # fmt: skip
-
-    def _prepare(self, call: Call) -> Prepared:
-        key = self._key(call)
-        if key not in self._prepared:
-            if len(self._prepared) >= _KEPT_CALLS:
-                del self._prepared[next(iter(self._prepared))]
-            self._prepared[key] = self._acquirer.prepare(call, self.loader)
-        return self._prepared[key]
-
-    def _launch(
-        self, prepared: Prepared, call: Call, tensors: Mapping[str, Any], device: Any
-    ) -> None:
-        candidate = prepared.candidate
-        buffers = {
-            s.name: torch_tensors.empty(s.shape, s.dtype, device)
-            for step in candidate.launches
-            for s in step.scratch
-        }
-        stream = torch_tensors.stream_of(device)
-        for step in candidate.launches:
-            loaded = prepared.entries[step.entry]
-            values = _values(candidate, step, call, {**tensors, **buffers})
-            per_block = loaded.record.global_scratch_bytes
-            scratch = torch_tensors.empty((per_block * _blocks(step),), "u8", device)
-            values["global_scratch"] = torch_tensors.address(scratch)
-            values["profile_scratch"] = 0
-            launch(self.loader.driver, loaded, step.grid, values, stream)
-
-
-def _values(
-    candidate: Candidate, step: Launch, call: Call, tensors: Mapping[str, Any]
-) -> dict[str, int | float]:
-    """Every argument of the launch by name, addresses for pointers (0 for what was not given)."""
-    values: dict[str, int | float] = {}
-    for arg in passed_args(candidate.kernel.entry(step.entry), candidate.instance):
-        if arg.is_pointer:
-            tensor = tensors.get(arg.bound_to)
-            values[arg.name] = 0 if tensor is None else torch_tensors.address(tensor)
-        else:
-            values[arg.name] = argument_number(arg, step, call)
-    return values
-
-
-def _blocks(step: Launch) -> int:
-    x, y, z = step.grid
-    return x * y * z
-
-
-def _device(op: Op, arguments: Arguments) -> Any:
-    """The one device of all tensors. Raises ArgumentError before anything else looks at them."""
-    found: dict[Any, str] = {}
-    for name, tensor in {**arguments.inputs, **arguments.given}.items():
-        if tensor is not None:
-            found.setdefault(tensor.device, name)
-    if len(found) > 1:
-        places = ", ".join(f"{name} on {device}" for device, name in found.items())
-        raise ArgumentError(f"{op.name}: all tensors must be on one device, found {places}")
-    (device,) = found
-    if device.type != "cuda":
-        (name,) = found.values()
-        raise ArgumentError(
-            f"{op.name}: tensors must be on a CUDA device, found {name} on {device}"
-        )
-    return device
+def _keep(plans: dict[tuple[Any, ...], Plan], key: tuple[Any, ...], plan: Plan) -> None:
+    if len(plans) >= _KEPT_CALLS:
+        plans.pop(next(iter(plans)), None)
+    plans[key] = plan
 
 
 def _largest_assumed(kernel: Kernel) -> int:
@@ -208,3 +145,21 @@ def _largest_assumed(kernel: Kernel) -> int:
     ]
     pointers = {(e.name, a.name) for e in kernel.entries for a in e.args if a.is_pointer}
     return max((p.divisible_by for e, p in promises if (e.name, p.arg) in pointers), default=1)
+
+
+def _device(op: Op, arguments: Arguments) -> Any:
+    """The one device of all tensors. Raises ArgumentError before anything else looks at them."""
+    found: dict[Any, str] = {}
+    for name, tensor in (*arguments.inputs.items(), *arguments.given.items()):
+        if tensor is not None:
+            found.setdefault(tensor.device, name)
+    if len(found) > 1:
+        places = ", ".join(f"{name} on {device}" for device, name in found.items())
+        raise ArgumentError(f"{op.name}: all tensors must be on one device, found {places}")
+    (device,) = found
+    if device.type != "cuda":
+        (name,) = found.values()
+        raise ArgumentError(
+            f"{op.name}: tensors must be on a CUDA device, found {name} on {device}"
+        )
+    return device

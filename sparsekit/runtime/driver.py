@@ -118,12 +118,11 @@ class Driver:
             f"asking for {dynamic_bytes} bytes of shared memory",
         )
 
-    def launch(
-        self, kernel: KernelHandle, grid: Sequence[int], threads: int,
-        cluster: Sequence[int] | None, shared_bytes: int, stream: int, cells: Sequence[Any],
-        what: str,
-    ) -> None:  # fmt: skip
-        """Launch on the stream. cells: ctypes values, one per parameter; what: names the launch."""
+    def launch_config(
+        self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,
+        stream: int,
+    ) -> Any:  # fmt: skip
+        """Everything of a launch but the kernel and its arguments; grid in blocks."""
         cu = self._cu
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
@@ -136,8 +135,12 @@ class Driver:
             dims = attribute.value.clusterDim
             dims.x, dims.y, dims.z = cluster
             config.attrs, config.numAttrs = [attribute], 1
-        addresses = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(c) for c in cells])
-        result = cu.cuLaunchKernelEx(config, kernel.handle, ctypes.addressof(addresses), 0)
+        return config
+
+    def launch(self, config: Any, kernel: KernelHandle, cells: Sequence[Any], what: str) -> None:
+        """Launch. cells: ctypes values, one per parameter; what: names the launch in an error."""
+        addresses = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
+        result = self._cu.cuLaunchKernelEx(config, kernel.handle, ctypes.addressof(addresses), 0)
         self._check(result, what)
 
     def _check(self, results: tuple[Any, ...], what: str) -> Any:

@@ -1,7 +1,8 @@
 """Packing arguments to a kernel's own parameter table, and launching.
 
-A promise that the compiler was given is checked against the actual value each time; a value that
-does not fit its parameter is refused, never truncated.
+What does not change between calls is packed once. A promise that the compiler was given is checked
+against the actual value of every call; a value that does not fit its parameter is refused, never
+truncated.
 """
 
 from __future__ import annotations
@@ -24,25 +25,63 @@ _INTEGERS: dict[str, tuple[Any, int, int]] = {
 }  # fmt: skip
 _FLOATS: dict[str, Any] = {"fp32": ctypes.c_float, "fp64": ctypes.c_double}
 MAX_GRID = (2**31 - 1, 65535, 65535)
+_KEPT_STREAMS = 64
 
 
-def launch(
-    driver: Driver, loaded: Loaded, grid: Sequence[int], values: Mapping[str, int | float],
-    stream: int,
-) -> None:  # fmt: skip
-    """Launch one entry. values: every parameter by name, pointers as addresses.
+class BoundLaunch:
+    """One launch of a loaded entry with everything fixed but the addresses and the stream.
 
-    Raises ArgumentError for a broken promise or a value out of range, GpuError for a grid that no
-    GPU takes or a launch that the driver refuses.
+    numbers: the values of scalar parameters by name. pointers: for each pointer parameter the name
+    of the tensor that it gets. Raises ArgumentError for a broken promise or a value out of range,
+    GpuError for a grid that no GPU takes. Safe to use from several threads.
     """
-    record = loaded.record
-    check_grid(record.entry, grid)
-    check_promises(record, values)
-    cells = [_cell(record.entry, param, values) for param in record.params]
-    driver.launch(
-        loaded.handle, grid, record.threads, record.cluster, record.dynamic_shared_bytes, stream,
-        cells, f"launching {record.entry} with grid {tuple(grid)}",
-    )  # fmt: skip
+
+    def __init__(
+        self, driver: Driver, loaded: Loaded, grid: Sequence[int],
+        numbers: Mapping[str, int | float], pointers: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        record = loaded.record
+        check_grid(record.entry, grid)
+        check_promises(record, numbers)
+        promised = {p.arg: p.divisible_by for p in record.promises}
+        self._driver, self._loaded = driver, loaded
+        self._grid = tuple(grid)
+        self._what = f"launching {record.entry} with grid {self._grid}"
+        self._configs: dict[int, Any] = {}
+        self._cells: list[Any] = []
+        self._slots: list[tuple[int, str, Param, int]] = []
+        for index, param in enumerate(record.params):
+            if param.type.startswith("*"):
+                tensor = pointers.get(param.name, param.name)
+                self._slots.append((index, tensor, param, promised.get(param.name, 1)))
+                self._cells.append(None)
+            else:
+                self._cells.append(_cell(record.entry, param, numbers))
+
+    @property
+    def record(self) -> EntryRecord:
+        return self._loaded.record
+
+    def __call__(self, addresses: Mapping[str, int], stream: int) -> None:
+        """Launch on the stream. addresses: by tensor name; one that is absent is null."""
+        cells = self._cells.copy()
+        for index, tensor, param, divisor in self._slots:
+            address = addresses.get(tensor, 0)
+            if address % divisor:
+                raise _broken_promise(self.record.entry, param.name, divisor, address)
+            cells[index] = ctypes.c_void_p(address)
+        config = self._configs.get(stream) or self._new_config(stream)
+        self._driver.launch(config, self._loaded.handle, cells, self._what)
+
+    def _new_config(self, stream: int) -> Any:
+        record = self.record
+        if len(self._configs) >= _KEPT_STREAMS:
+            self._configs.clear()
+        config = self._driver.launch_config(
+            self._grid, record.threads, record.cluster, record.dynamic_shared_bytes, stream
+        )
+        self._configs[stream] = config
+        return config
 
 
 def check_grid(entry: str, grid: Sequence[int]) -> None:
@@ -52,22 +91,24 @@ def check_grid(entry: str, grid: Sequence[int]) -> None:
 
 
 def check_promises(record: EntryRecord, values: Mapping[str, int | float]) -> None:
-    """Raise ArgumentError naming the first argument of which too much was promised."""
+    """Raise ArgumentError naming the first value of which too much was promised."""
     for promise in record.promises:
-        value = values.get(promise.arg, 0)
-        if int(value) % promise.divisible_by:
-            raise ArgumentError(
-                f"{record.entry}: {promise.arg} must be a multiple of {promise.divisible_by} as "
-                f"compiled, found {value}; nothing was launched"
-            )
+        value = int(values.get(promise.arg, 0))
+        if value % promise.divisible_by:
+            raise _broken_promise(record.entry, promise.arg, promise.divisible_by, value)
+
+
+def _broken_promise(entry: str, arg: str, divisor: int, value: int) -> ArgumentError:
+    return ArgumentError(
+        f"{entry}: {arg} must be a multiple of {divisor} as compiled, found {value}; nothing was "
+        "launched"
+    )
 
 
 def _cell(entry: str, param: Param, values: Mapping[str, int | float]) -> Any:
     if param.name not in values:
         raise ArgumentTypeError(f"{entry} takes {param.name} ({param.type}), and it was not given")
     value = values[param.name]
-    if param.type.startswith("*"):
-        return ctypes.c_void_p(int(value))
     if param.type in _FLOATS:
         return _FLOATS[param.type](value)
     if param.type not in _INTEGERS:

@@ -19,6 +19,8 @@ _DTYPES: dict[torch.dtype, str] = {
 }  # fmt: skip
 _BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 _LARGEST_ALIGNMENT = 256
+_LEAD_CYCLES = 2_000_000  # about a millisecond
+ALLOCATED = 256  # what torch's allocators make every new CUDA tensor's address a multiple of
 
 
 def is_tensor(value: object) -> bool:
@@ -86,6 +88,7 @@ def elapsed_s(device: torch.device, work: Callable[[], object]) -> float:
     """Seconds between CUDA events around the work on the device's current stream."""
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(_LEAD_CYCLES)  # the host is ahead by then, and its time is not measured
         start.record()
         work()
         end.record()
@@ -97,6 +100,14 @@ def elapsed_s(device: torch.device, work: Callable[[], object]) -> float:
 def initialise(index: int) -> None:
     """Make the primary context of the device, as torch does on first use."""
     torch.empty(0, device=torch.device("cuda", index))
+
+
+def signature(tensor: torch.Tensor | None, largest: int) -> tuple[Any, ...] | None:
+    """What a check or a choice may see of a tensor, its address up to multiples of `largest`."""
+    if tensor is None:
+        return None
+    offset = tensor.data_ptr() & (largest - 1)
+    return (tensor.dtype, tensor.shape, tensor.stride(), offset & -offset)
 
 
 def facts(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

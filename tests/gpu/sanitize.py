@@ -87,9 +87,8 @@ def main() -> None:
     with ThreadPoolExecutor(asked.jobs) as pool:
         findings = list(pool.map(lambda job: run(*job), jobs))
     for finding in findings:
-        print(
-            f"{'ok' if finding.ok else 'FAILED':6} {finding.tool:9} {finding.subject}: {finding.reports}"
-        )
+        status = "ok" if finding.ok else "FAILED"
+        print(f"{status:6} {finding.tool:9} {finding.subject}: {finding.reports}")
         if not finding.ok:
             print(finding.tail)
     if asked.output:

@@ -26,6 +26,7 @@ COMMAND = [
     sys.executable, "-m", "sparsekit", "build", f"{KERNELS}/scale_cu", f"{KERNELS}/scale_triton",
     "--arch", "8.0;9.0;12.0",
 ]  # fmt: skip
+EMPTIED = 0.6  # how often a build starts from nothing
 LONGEST_S = 6.0  # a whole build from nothing takes about this long on two cores
 BUILD_EVERY = 10
 
@@ -33,15 +34,25 @@ BUILD_EVERY = 10
 def phase(store: Path) -> str:
     """What the store shows of the moment that was hit."""
     staging = store / "staging"
-    staged = [p for p in staging.iterdir() if p.is_dir()] if staging.is_dir() else []
-    done = len(list(store.glob("v1/*/*")))
     if not staging.is_dir():
         return "before the store"
-    if any((s / "SHA256SUMS").exists() for s in staged):
+    staged = [list(p.glob("*")) for p in staging.iterdir() if p.is_dir()]
+    if any(file.name == "SHA256SUMS" for files in staged for file in files):
         return "publishing"
     if staged:
-        return "compiling" if not any(list(s.iterdir()) for s in staged) else "writing"
-    return "between jobs" if done else "starting"
+        return "writing" if any(staged) else "compiling"
+    return "between jobs" if any(store.glob("v1/*/*")) else "starting"
+
+
+def wait(process: subprocess.Popen[bytes], store: Path, chance: random.Random) -> None:
+    """Let the build go on: until a phase that is short is seen, or for a random time."""
+    target = chance.choice(["writing", "publishing", None, None])
+    deadline = time.monotonic() + (LONGEST_S if target else chance.uniform(0.02, LONGEST_S))
+    while process.poll() is None and time.monotonic() < deadline:
+        if target is None:
+            time.sleep(0.005)
+        elif phase(store) == target:
+            return
 
 
 def run(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
@@ -61,10 +72,12 @@ def main() -> None:
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(store), "PYTHONPATH": str(ROOT)}
     hit: Counter[str] = Counter()
     for number in range(1, asked.kills + 1):
+        if chance.random() < EMPTIED:
+            shutil.rmtree(store / "v1", ignore_errors=True)
         process = subprocess.Popen(
             COMMAND, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        time.sleep(chance.uniform(0.02, LONGEST_S))
+        wait(process, store, chance)
         process.send_signal(signal.SIGKILL)
         process.wait()
         hit[phase(store)] += 1

@@ -30,7 +30,7 @@ def main(request: dict) -> None:
     operator_module._device = lambda op, arguments: device
     tensors.initialise = lambda index: None
     tensors.current = lambda device: contextlib.nullcontext()
-    tensors.capturing = lambda: request.get("capturing", False)
+    tensors.capturing = lambda: False
     tensors.stream_of = lambda device: STREAM
     tensors.empty = lambda shape, dtype, device: torch.empty(shape, dtype=tensors.dtype_of(dtype))
     x = torch.zeros(request["offset"] + request["rows"] * request["row_stride"])
@@ -41,6 +41,7 @@ def main(request: dict) -> None:
     try:
         if request.get("prepare"):
             scale.prepare(x, alpha=1.5)
+        tensors.capturing = lambda: request.get("capturing", False)
         for _ in range(request.get("calls", 1)):
             out = scale(x, alpha=1.5)
         print(json.dumps({"x": x.data_ptr(), "out": out.data_ptr(), "shape": list(out.shape)}))

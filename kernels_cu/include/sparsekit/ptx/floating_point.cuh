@@ -3,7 +3,8 @@
 
 namespace sparsekit::ptx {
 
-/// ex2.approx.ftz.f32 (PTX ISA "ex2"): 2^x, at most 2 ulp off; 0 for -inf, subnormal results flushed to 0.
+/// ex2.approx.ftz.f32 (PTX ISA "ex2"): 2^x, at most 2 ulp off; 0 for -inf, subnormal results
+/// flushed to 0.
 __device__ __forceinline__ float ex2_approx_ftz_f32(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

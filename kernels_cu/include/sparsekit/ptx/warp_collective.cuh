@@ -1,4 +1,5 @@
-// Warp-wide reductions (PTX ISA "Parallel Synchronization and Communication Instructions: redux"), sm_80 and later.
+// Warp-wide reductions (PTX ISA "Parallel Synchronization and Communication Instructions: redux"),
+// sm_80 and later.
 #pragma once
 
 namespace sparsekit::ptx {

@@ -1,0 +1,109 @@
+"""What one kind of call does, worked out once: its outputs, its kernel, its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparsekit.model.call import Call, Device
+from sparsekit.model.kernel import passed_args
+from sparsekit.model.op import Op
+from sparsekit.operators.acquire import Acquirer, Prepared
+from sparsekit.operators.arguments import Arguments, checked_call, output_dtype, shape_of
+from sparsekit.runtime import tensors as torch_tensors
+from sparsekit.runtime.launcher import BoundLaunch
+from sparsekit.runtime.loader import Loader
+from sparsekit.runtime.select import argument_number
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor to be allocated: an output, or scratch."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """A checked call. outputs: those to be allocated; empty: there is nothing to compute."""
+
+    call: Call
+    outputs: tuple[Buffer, ...]
+    empty: bool
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A call's kernel with its launches, loaded and packed but for the addresses."""
+
+    prepared: Prepared
+    scratch: tuple[Buffer, ...]
+    launches: tuple[BoundLaunch, ...]
+
+    def run(self, tensors: Mapping[str, Any], device: Any) -> None:
+        """Launch on the device's current stream."""
+        buffers = {b.name: torch_tensors.empty(b.shape, b.dtype, device) for b in self.scratch}
+        addresses = {
+            name: torch_tensors.address(tensor)
+            for name, tensor in (*tensors.items(), *buffers.items())
+            if tensor is not None
+        }
+        stream = torch_tensors.stream_of(device)
+        for launch in self.launches:
+            launch(addresses, stream)
+
+
+def plan_call(op: Op, arguments: Arguments, device: Device) -> CallPlan:
+    """Check the arguments; the call's facts are complete, outputs to be allocated included."""
+    call = checked_call(op, arguments, device)
+    outputs = [t for t in op.outputs if t.name in arguments.outputs]
+    made = tuple(
+        Buffer(t.name, shape_of(t, call.dims), output_dtype(t, arguments.scalars))
+        for t in outputs
+        if t.name not in arguments.given
+    )
+    known = replace(
+        call,
+        dtypes={**call.dtypes, **{b.name: b.dtype for b in made}},
+        strides={**call.strides, **{b.name: _contiguous(b.shape) for b in made}},
+        alignments={**call.alignments, **{b.name: torch_tensors.ALLOCATED for b in made}},
+    )
+    return CallPlan(known, made, empty=0 in shape_of(outputs[0], call.dims))
+
+
+def plan_launch(call: Call, acquirer: Acquirer, loader: Loader) -> LaunchPlan:
+    """Choose, build and load the call's kernel, and pack what does not change between calls."""
+    prepared = acquirer.prepare(call, loader)
+    candidate = prepared.candidate
+    scratch = {
+        s.name: Buffer(s.name, s.shape, s.dtype)
+        for step in candidate.launches
+        for s in step.scratch
+    }
+    launches = []
+    for step in candidate.launches:
+        args = passed_args(candidate.kernel.entry(step.entry), candidate.instance)
+        numbers = {a.name: argument_number(a, step, call) for a in args if not a.is_pointer}
+        pointers = {a.name: a.bound_to for a in args if a.is_pointer}
+        loaded = prepared.entries[step.entry]
+        launches.append(BoundLaunch(loader.driver, loaded, step.grid, numbers, pointers))
+        if scratch_bytes := loaded.record.global_scratch_bytes * _product(step.grid):
+            scratch["global_scratch"] = Buffer("global_scratch", (scratch_bytes,), "u8")
+    return LaunchPlan(prepared, tuple(scratch.values()), tuple(launches))
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return tuple(strides)
+
+
+def _product(sizes: Sequence[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
