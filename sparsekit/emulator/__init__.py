@@ -2,6 +2,7 @@
 
 from sparsekit.emulator.faults import (
     CHECKS,
+    STRICT_CHECKS,
     Fault,
     FaultError,
     Report,
@@ -14,6 +15,7 @@ from sparsekit.emulator.schedule import Schedule
 
 __all__ = [
     "CHECKS",
+    "STRICT_CHECKS",
     "Allocation",
     "Fault",
     "FaultError",

@@ -111,8 +111,13 @@ def store_shared(
         index, values = index[lanes], tuple(v[lanes] for v in values)
     width = size * len(values)
     if c.log is not None:
-        c.log.add("shared", kind, width, index, lanes, True, c, at)
+        c.log.add("shared", kind, width, index, lanes, True, c, at, _kept(values, lanes))
     _scatter(c, "shared", index >> np.uint32(width.bit_length() - 1), size, values, at)
+
+
+def _kept(values: tuple[Array, ...], lanes: Array | None) -> tuple[Array, ...]:
+    """Values for the log: copies of what may be a register's storage."""
+    return values if lanes is not None else tuple(v.copy() for v in values)
 
 
 def store_global(

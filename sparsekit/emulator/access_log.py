@@ -34,6 +34,7 @@ class Access:
     """One executed access. index: bytes in the memory, per lane.
 
     lanes: which lanes of the convoy made it, None for all. packed: whether index holds those only.
+    values: what a write stores, a vector per element.
     """
 
     space: str
@@ -44,6 +45,7 @@ class Access:
     packed: bool
     convoy: Convoy
     at: int
+    values: tuple[Array, ...] = ()
 
     def taken(self) -> tuple[Array, Array]:
         """(index, row) of each executing lane."""
@@ -82,6 +84,14 @@ class Bucket:
             position -= length
         raise IndexError(position)
 
+    def stored(self, cell_bytes: int) -> Array:
+        """What writes store, cell by cell."""
+        parts = []
+        for access in self.accesses:
+            rows = np.stack(access.values, axis=1)
+            parts.append(np.ascontiguousarray(rows).view(np.uint8).reshape(-1, cell_bytes))
+        return np.concatenate(parts).view(f"V{cell_bytes}").reshape(-1)
+
     def instructions(self) -> Array:
         """Per lane the number of the instruction."""
         return np.repeat([access.at for access in self.accesses], self.lengths)
@@ -105,10 +115,10 @@ class AccessLog:
 
     def add(
         self, space: str, kind: int, size_bytes: int, index: Array, lanes: Array | None,
-        packed: bool, convoy: Convoy, at: int,
+        packed: bool, convoy: Convoy, at: int, values: tuple[Array, ...] = (),
     ) -> None:  # fmt: skip
-        """Note an access; index must not change afterwards."""
-        access = Access(space, kind, size_bytes, index, lanes, packed, convoy, at)
+        """Note an access; index and values must not change afterwards."""
+        access = Access(space, kind, size_bytes, index, lanes, packed, convoy, at, values)
         self._pending.append(access)
         self._elements += index.size
         if self._elements > _MOST_ELEMENTS:

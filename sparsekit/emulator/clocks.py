@@ -64,6 +64,11 @@ class Clocks:
         """(kind, warp of the unit) of the agent that made a stamp."""
         return divmod(stamp & int(self.agent_mask), self.warps)
 
+    def kind_of(self, stamps: Array) -> Array:
+        """The kinds of the agents that made stamps."""
+        kinds: Array = (stamps & self.agent_mask) // self.warps
+        return kinds
+
     def released(self, rows: Array) -> Array:
         """What the warps know, their own doings up to now included: [rows, agents]."""
         known = self.known[rows]

@@ -20,6 +20,12 @@ CHECKS: Mapping[str, str] = {
 }
 """The checks by name, all on unless switched off."""
 
+STRICT_CHECKS: Mapping[str, str] = {
+    "same-value-race": "two warps that write one cell of shared memory are ordered, even when "
+    "they write the same value",
+}
+"""Checks of what hardware forgives, off unless asked for."""
+
 Triple = tuple[int, int, int]
 
 
@@ -99,8 +105,9 @@ class Report:
 
 
 def selected_checks(checks: Iterable[str] | None) -> frozenset[str]:
-    """The checks to make: None means all. Raises UsageError for a name that is none."""
+    """The checks to make: None means CHECKS. Raises UsageError for a name that is none."""
     chosen = frozenset(CHECKS if checks is None else checks)
-    if unknown := sorted(chosen - set(CHECKS)):
-        raise UsageError(f"unknown check {unknown[0]!r}; there are {', '.join(CHECKS)}")
+    known = {**CHECKS, **STRICT_CHECKS}
+    if unknown := sorted(chosen - set(known)):
+        raise UsageError(f"unknown check {unknown[0]!r}; there are {', '.join(known)}")
     return chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparsekit.emulator.code import Code
-from sparsekit.emulator.faults import CHECKS, Fault, Triple
+from sparsekit.emulator.faults import CHECKS, STRICT_CHECKS, Fault, Triple
 from sparsekit.emulator.geometry import Geometry
 
 _FATAL = frozenset({"bounds", "divergence", "barrier"})
@@ -30,13 +30,14 @@ class Findings:
 
         Raises StopLaunch for a kind after which execution has no meaning.
         """
-        if kind in CHECKS and kind not in self.checks:
+        is_check = kind in CHECKS or kind in STRICT_CHECKS
+        if is_check and kind not in self.checks:
             return
         key = (kind, -1 if at is None else at)
         if key not in self._seen:
             self._seen.add(key)
             self.faults.append(self._fault(geometry, kind, message, at, thread))
-        if kind not in CHECKS or kind in _FATAL or len(self.faults) >= _MOST_FAULTS:
+        if not is_check or kind in _FATAL or len(self.faults) >= _MOST_FAULTS:
             raise StopLaunch
 
     def add_block(self, kind: str, message: str, at: int, block: Triple) -> None:

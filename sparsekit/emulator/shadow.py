@@ -28,8 +28,8 @@ _STRONG = (STRONG_READ, STRONG_WRITE)
 class SharedShadow:
     """The shadow of all shared memory of a batch.
 
-    writer: the stamp of the last write, 0 for none; written_at: its instruction. last_read: the
-    packed time of the last read by anybody; reads: the same by each warp of the unit.
+    writer: the stamp of the last write, 0 for none; written_at: its instruction; written: what it
+    stored. last_read: the packed time of the last read by anybody; reads: the same by each warp.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -46,6 +46,7 @@ class SharedShadow:
         self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
         self.writer = np.zeros(self._cells, np.int32)
         self.written_at = np.zeros(self._cells, np.int32)
+        self.written = np.zeros(self._cells, f"V{self._cell}")
         self.last_read = np.zeros(self._cells, np.int32)
         self.reads: Array | None = None
         self.strong_reads: Array | None = None
@@ -75,17 +76,35 @@ class SharedShadow:
                 self._check_order(bucket, count, cells, rows, stamps)
                 self._note_read(bucket.kind, cells, rows)
             return
-        if self._races:
-            self._check_order(bucket, count, cells, rows, stamps)
-            self._check_reads(bucket, count, cells, rows)
         agent = self._clocks.warp_of_row[rows] + _AGENTS[bucket.kind] * self._clocks.warps
         new = (agent + self._clocks.stamp()).astype(np.int32)
+        values = bucket.stored(self._cell) if bucket.kind == WRITE and self._races else None
+        if self._races:
+            self._check_order(bucket, count, cells, rows, stamps, values)
+            self._check_reads(bucket, count, cells, rows)
         self.writer[cells] = new
         self.written_at[cells] = np.repeat(bucket.instructions(), count)
+        if values is not None:
+            self.written[cells] = values
         if self._races and bucket.kind != STRONG_WRITE:
             other = self.writer.take(cells) != new
             if np.count_nonzero(other):
-                self._report_races(bucket, other, count, cells, "writes")
+                self._report_overwrites(bucket, other, count, cells, values)
+
+    def _report_overwrites(
+        self, bucket: Bucket, late: Array, count: int, cells: Array, values: Array | None
+    ) -> None:
+        """Writes out of order with others; one of the same value is a fault of another kind."""
+        same = np.zeros_like(late)
+        if values is not None:
+            where = late.nonzero()[0]
+            same[where] = self.written[cells[where]] == values[where]
+            same[where] &= self._clocks.kind_of(self.writer[cells[where]]) == WARP_AGENT
+        if np.count_nonzero(same):
+            self._report_races(bucket, same, count, cells, "writes", "same-value-race")
+        different = late & ~same
+        if np.count_nonzero(different):
+            self._report_races(bucket, different, count, cells, "writes")
 
     def _check_place(self, bucket: Bucket) -> None:
         machine, size = self._machine, bucket.size_bytes
@@ -111,8 +130,9 @@ class SharedShadow:
             machine.findings.add(machine.geometry, "bounds", text, at, thread)
 
     def _check_order(
-        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array
-    ) -> None:
+        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array,
+        values: Array | None = None,
+    ) -> None:  # fmt: skip
         """Each access against the last write of its cell."""
         clocks = self._clocks
         agents = stamps & clocks.agent_mask
@@ -121,11 +141,13 @@ class SharedShadow:
         if not np.count_nonzero(late):
             return
         if bucket.kind in _STRONG:
-            late &= agents // clocks.warps != ATOMIC_AGENT
+            late &= clocks.kind_of(agents) != ATOMIC_AGENT
             if not np.count_nonzero(late):
                 return
-        does = "reads" if bucket.kind in (READ, STRONG_READ) else "writes"
-        self._report_races(bucket, late, count, cells, does)
+        if bucket.kind in (READ, STRONG_READ):
+            self._report_races(bucket, late, count, cells, "reads")
+        else:
+            self._report_overwrites(bucket, late, count, cells, values)
 
     def _check_reads(self, bucket: Bucket, count: int, cells: Array, rows: Array) -> None:
         """Each write against the earlier reads of its cell by other warps."""
@@ -164,26 +186,26 @@ class SharedShadow:
             machine.findings.add(machine.geometry, "uninitialised", text, at, thread)
 
     def _report_races(
-        self, bucket: Bucket, late: Array, count: int, cells: Array, does: str
+        self, bucket: Bucket, late: Array, count: int, cells: Array, does: str, kind: str = "race"
     ) -> None:
         """One fault per instruction that is out of order with an earlier write."""
         positions = late.nonzero()[0]
         _, first = np.unique(bucket.instructions()[positions // count], return_index=True)
         for position in positions[first].tolist():
-            self._report_race(bucket, position, count, cells, does)
+            self._report_race(bucket, position, count, cells, does, kind=kind)
 
     def _report_race(
         self, bucket: Bucket, position: int, count: int, cells: Array, does: str,
-        reader: int | None = None,
+        reader: int | None = None, kind: str = "race",
     ) -> None:  # fmt: skip
         at, thread = bucket.origin(position // count)
         machine = self._machine
         cell = int(cells[position])
         offset = (cell << self._shift) % machine.storage.shared_stride
         if reader is None:
-            kind, warp = self._clocks.agent(int(self.writer[cell]))
+            agent, warp = self._clocks.agent(int(self.writer[cell]))
             line = machine.code.matched[int(self.written_at[cell])].instruction.line
-            other = f"{KINDS[kind]} {self._warp(warp)} wrote in PTX line {line}"
+            other = f"{KINDS[agent]} {self._warp(warp)} wrote in PTX line {line}"
         else:
             other = f"{KINDS[WARP_AGENT]} {self._warp(reader)} reads"
         warp_of_thread = int(machine.geometry.warp[thread])
@@ -191,7 +213,7 @@ class SharedShadow:
             f"warp {warp_of_thread} {does} byte {offset:#x} of shared memory, which {other}, "
             f"and nothing orders the two"
         )
-        machine.findings.add(machine.geometry, "race", text, at, thread)
+        machine.findings.add(machine.geometry, kind, text, at, thread)
 
     def _warp(self, warp: int) -> str:
         """A warp of a unit for a message: with its block's rank in a cluster."""

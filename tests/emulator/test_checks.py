@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from whole_block import kinds, run_block
 
-from sparsekit.emulator import CHECKS, FaultError, Schedule
+from sparsekit.emulator import CHECKS, STRICT_CHECKS, FaultError, Schedule
 from sparsekit.errors import UsageError
 
 CELLS = ".shared .align 16 .b8 cells[1024];"
@@ -157,8 +157,23 @@ def test_two_warps_write_one_cell(schedule):
     assert kinds(body.format(""), {}, 64, **options) == ["race"]
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_two_warps_write_the_same_value(schedule):
+    """As Triton does where warps hold copies of a tensor; a fault only when asked for."""
+    body = "mov.u32 r0, cells; mad.lo.u32 r1, lane, 4, r0; st.shared.u32 [r1], {};"
+    options = {"shared": CELLS, "schedule": schedule}
+    assert kinds(body.format("lane"), {}, 64, **options) == []
+    assert kinds(body.format("tid"), {}, 64, **options) == ["race"]
+    strict = [*CHECKS, *STRICT_CHECKS]
+    assert kinds(body.format("lane"), {}, 64, checks=strict, **options) == ["same-value-race"]
+    vector = "mad.lo.u32 r1, lane, 16, r0; st.shared.v4.u32 [r1], {lane, 1, 2, OTHER};"
+    body = "mov.u32 r0, cells; " + vector
+    assert kinds(body.replace("OTHER", "3"), {}, 64, **options) == []
+    assert kinds(body.replace("OTHER", "warp"), {}, 64, **options) == ["race"]
+
+
 def test_bytes_of_one_word_are_apart():
-    body = "mov.u32 r0, cells; mad.lo.u32 r1, warp, {}, r0; mov.u16 h0, 1; st.shared.u8 [r1], h0;"
+    body = "mov.u32 r0, cells; mad.lo.u32 r1, warp, {}, r0; cvt.u16.u32 h0, tid; st.shared.u8 [r1], h0;"
     assert kinds(body.format(1), {}, 96, shared=CELLS) == []
     assert kinds(body.format(0), {}, 96, shared=CELLS) == ["race"]
 

@@ -69,6 +69,32 @@ def test_stmatrix(count, trans):
         assert (found[m] == (wanted.T if trans else wanted)).all()
 
 
+def test_byte_matrices():
+    """ldmatrix of 16 x 16 and stmatrix of 16 x 8 bytes, both transposed, by CUTLASS's layouts."""
+    data = RNG.integers(0, 256, (16, 16), dtype=np.uint8)
+    body = """
+    mov.u64 l0, cells; cvta.shared.u64 l0, l0; mad.wide.u32 l1, tid, 8, source;
+    mad.wide.u32 l2, tid, 8, l0; ld.global.u64 l3, [l1]; st.u64 [l2], l3; bar.warp.sync -1;
+    and.b32 r1, lane, 15; mad.wide.u32 l4, r1, 16, l0;
+    ldmatrix.sync.aligned.m16n16.x1.trans.b8 {r2, r3}, [l4];
+    mad.wide.u32 l5, tid, 8, loaded; st.global.v2.u32 [l5], {r2, r3}; bar.warp.sync -1;
+    stmatrix.sync.aligned.m16n8.x2.trans.b8 [l4], {r2, r3}; bar.warp.sync -1;
+    ld.u64 l3, [l2]; mad.wide.u32 l6, tid, 8, stored; st.global.u64 [l6], l3;
+    """
+    after = clean(body, {"source": data, "loaded": 256, "stored": np.zeros(32, np.uint64)},
+                  shared=".shared .align 16 .b8 cells[256];")  # fmt: skip
+    loaded = after["loaded"].view(np.uint8).reshape(32, 2, 4)
+    stored = after["stored"].view(np.uint8).reshape(2, 8, 16)  # matrix, column, row
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        for half in range(2):
+            for e in range(4):
+                assert loaded[lane, half, e] == data.T[g + 8 * half, 4 * t + e]
+        for m in range(2):
+            for e in range(4):
+                assert stored[m, 2 * t + e % 2, g + 8 * (e // 2)] == loaded[lane, m, e]
+
+
 def test_movmatrix():
     data = RNG.integers(0, 2**32, 64, dtype=np.uint32)
     body = """mad.wide.u32 l0, tid, 4, source; mad.wide.u32 l1, tid, 4, target;

@@ -10,8 +10,10 @@ from sparsekit.emulator.access import READ, WRITE, outside
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.isa.memory import sized_address
+from sparsekit.emulator.storage import SHARED_WINDOW
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer, elements_of
+from sparsekit.ptx.operands import Operand
 
 CHAPTER = Chapter("Warp-Level Matrix Instructions: ldmatrix, stmatrix, movmatrix")
 _ROW_BYTES = 16
@@ -35,32 +37,55 @@ def _load(w: Writer, m: Matched, rows: int, transposed: bool) -> None:
     elements = elements_of(m.operands[0])
     if len(elements) != count * (rows // 8):
         raise m.unsupported("a destination of another size than the matrices")
-    if not m["space"]:
-        raise m.unsupported("ldmatrix of a generic address is not modelled")
-    base, offset = sized_address(w, m, m.operands[1], "shared")
+    base, offset = _shared_address(w, m, m.operands[1])
     function = load_matrices if rows == 8 else load_byte_matrices
     call = f"L, {base}, {offset}, {count}, {transposed}, {w.mask}, {w.at}"
     w.write_all(m.operands[0], w.temp(f"{w.fn(function)}({call})"), "u4")
 
 
+def _shared_address(w: Writer, m: Matched, operand: Operand) -> tuple[str, int]:
+    """(name of the base, offset) in shared memory, of an address there or a generic one."""
+    if m["space"]:
+        return sized_address(w, m, operand, "shared")
+    base, offset = sized_address(w, m, operand, "")
+    return w.temp(f"{w.fn(shared_of_generic)}(L, {base}, {w.mask}, {w.at})"), offset
+
+
+def shared_of_generic(c: Convoy, address: Array, mask: Array | None, at: int) -> Array:
+    """Generic addresses (u8), all to be in shared memory, as addresses there (u4)."""
+    outside_window = (address >> np.uint64(32)) != SHARED_WINDOW >> 32
+    if mask is not None:
+        outside_window &= mask
+    if np.count_nonzero(outside_window):
+        thread = c.lo + int(outside_window.argmax())
+        c.machine.fault("bounds", "a generic address that is not in shared memory", at, thread)
+    return address.astype(np.uint32)
+
+
 def _rows(
-    c: Convoy, address: Array, offset: int, rows: int, kind: int, mask: Array | None, at: int
-) -> Array:
-    """Byte indices of the rows of each warp's matrices, [warps, rows], after noting the access."""
+    c: Convoy, address: Array, offset: int, rows: int, kind: int, mask: Array | None, at: int,
+    stored: Array | None = None,
+) -> Array:  # fmt: skip
+    """Byte indices of the rows of each warp's matrices, [warps, rows], after noting the access.
+
+    stored: what is written to the rows, [warps, rows] of 16 bytes.
+    """
     index = c.shared_index(address, offset).reshape(-1, WARP)
     if rows < WARP:
         index = index[:, :rows]
+    taking = None if mask is None else mask.reshape(-1, WARP)[:, :rows]
+    values: tuple[Array, ...] = ()
+    if stored is not None:
+        values = (stored.reshape(-1) if taking is None else stored[taking],)
     if c.log is not None:
         lanes = None
         if rows < WARP or mask is not None:
             chosen = np.arange(c.n).reshape(-1, WARP)[:, :rows]
-            if mask is not None:
-                chosen = chosen[mask.reshape(-1, WARP)[:, :rows]]
+            if taking is not None:
+                chosen = chosen[taking]
             lanes = chosen.reshape(-1)
-            taken = index.reshape(-1) if mask is None else index[mask.reshape(-1, WARP)[:, :rows]]
-        else:
-            taken = index.reshape(-1)
-        c.log.add("shared", kind, _ROW_BYTES, taken, lanes, True, c, at)
+        taken = index.reshape(-1) if taking is None else index[taking]
+        c.log.add("shared", kind, _ROW_BYTES, taken, lanes, True, c, at, values)
     return index
 
 
@@ -114,9 +139,7 @@ def _store(w: Writer, m: Matched, function: Any) -> None:
     elements = elements_of(m.operands[1])
     if len(elements) != count:
         raise m.unsupported("a source of another size than the matrices")
-    if not m["space"]:
-        raise m.unsupported("stmatrix to a generic address is not modelled")
-    base, offset = sized_address(w, m, m.operands[0], "shared")
+    base, offset = _shared_address(w, m, m.operands[0])
     values = "".join(f"{w.read(e, 'u4')}, " for e in elements)
     call = f"L, {base}, {offset}, ({values}), {bool(m['trans'])}, {w.mask}, {w.at}"
     w.line(f"{w.fn(function)}({call})")
@@ -127,26 +150,30 @@ def store_matrices(
     mask: Array | None, at: int,
 ) -> None:  # fmt: skip
     count = len(values)
-    index = _rows(c, address, offset, 8 * count, WRITE, mask, at)
     words = np.stack(values).reshape(count, -1, WARP).transpose(1, 0, 2)
     halves = np.ascontiguousarray(words).view(np.uint16).reshape(-1, count, 8, 8)
     if transposed:
         halves = np.ascontiguousarray(halves.transpose(0, 1, 3, 2))
-    _put_rows(c, index, halves.view(np.complex128).reshape(index.shape), mask, at)
+    rows = halves.view(np.complex128).reshape(-1, 8 * count)
+    index = _rows(c, address, offset, 8 * count, WRITE, mask, at, rows)
+    _put_rows(c, index, rows, mask, at)
 
 
 def store_byte_matrices(
     c: Convoy, address: Array, offset: int, values: tuple[Array, ...], transposed: bool,
     mask: Array | None, at: int,
 ) -> None:  # fmt: skip
-    """Lane l holds bytes 4 (l % 4) ... of row l / 4 of the stored, transposed matrix.
+    """Lane l holds elements 2 (l % 4), + 1 of rows l / 4 and l / 4 + 8 of each 16 x 8 matrix.
 
-    That is column l / 4 of the 16 x 8 matrix: elements 4 (l % 4) ... + 3 of it.
+    Its columns are stored as rows of 16 bytes. Source: the layouts of CUTLASS, copy_sm100.hpp.
     """
     count = len(values)
-    index = _rows(c, address, offset, 8 * count, WRITE, mask, at)
     words = np.stack(values).reshape(count, -1, WARP).transpose(1, 0, 2)
-    rows = np.ascontiguousarray(words).view(np.complex128).reshape(index.shape)
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(-1, count, 8, 4, 2, 2)
+    # [warp, matrix, g, t, half of the rows, column parity] -> columns, then rows
+    columns = np.ascontiguousarray(octets.transpose(0, 1, 3, 5, 4, 2)).reshape(-1)
+    rows = columns.view(np.complex128).reshape(-1, 8 * count)
+    index = _rows(c, address, offset, 8 * count, WRITE, mask, at, rows)
     _put_rows(c, index, rows, mask, at)
 
 
