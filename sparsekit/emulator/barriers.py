@@ -177,6 +177,9 @@ class Barriers:
     def report_deadlock(self) -> None:
         """Say who waits for whom; nothing can run. Raises StopLaunch."""
         waiting = [(k, b) for k, b in self._in_use.items() if b.waiting]
+        of_cluster = self._machine.cluster_barrier.waiting()
+        if of_cluster is not None:
+            self._machine.fault("deadlock", *of_cluster)
         if not waiting:
             self._machine.fault("deadlock", "nothing can run and nothing is in flight", None, None)
         parts = [self._description(key, barrier) for key, barrier in waiting]

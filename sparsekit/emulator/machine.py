@@ -15,6 +15,7 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.barriers import Barriers
 from sparsekit.emulator.calls import CallStack
 from sparsekit.emulator.clocks import Clocks
+from sparsekit.emulator.cluster_barrier import ClusterBarrier
 from sparsekit.emulator.code import Block, Code
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.copies import CopyGroups
@@ -68,6 +69,7 @@ class Machine:
         self.engine = Engine(choices)
         self.copies = CopyGroups(self)
         self.barriers = Barriers(self)
+        self.cluster_barrier = ClusterBarrier(self)
         self.calls = CallStack(self)
         self.fences = Fences(self, races)
         self._races = races
@@ -93,6 +95,7 @@ class Machine:
         self.storage.start_batch()
         self.clocks.reset()
         self.barriers.reset()
+        self.cluster_barrier.reset()
         self.copies.reset()
         self.calls.reset()
         self.fences.reset()
@@ -155,6 +158,7 @@ class Machine:
             self.live[convoy.lo : convoy.hi][mask] = False
         self.park(convoy, mask)
         self.barriers.threads_left()
+        self.cluster_barrier.threads_left()
 
     def fault(self, kind: str, message: str, at: int | None, thread: int | None) -> None:
         """Note a fault, after those of earlier accesses. Raises StopLaunch for a fatal one."""

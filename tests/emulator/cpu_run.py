@@ -12,7 +12,6 @@ import torch
 from sparsekit import settings as settings_module
 from sparsekit.aot.execute import execute
 from sparsekit.aot.plan import Planner
-from sparsekit.check.subject import arguments_of
 from sparsekit.discover import Catalog
 from sparsekit.emulator import Allocation, Memory, Report, Schedule, launch, load, pack_values
 from sparsekit.model import Case, Op
@@ -63,10 +62,10 @@ def run_case(
     """The reports of a case's launches, and its outputs as numpy arrays (bf16 as float32)."""
     target = parse_arch(arch)
     device = Device(target.compute_capability, _SM_COUNT, target.shared_bytes_optin)
-    wanted = {
-        o.name: None for o in op.outputs if not o.optional or case.options.get(f"return_{o.name}")
-    }
-    plan = plan_call(op, _arguments(op, inputs, wanted), device)
+    wanted = tuple(
+        o.name for o in op.outputs if not o.optional or case.options.get(f"return_{o.name}")
+    )
+    plan = plan_call(op, replace(arguments_of(op, inputs, {}), outputs=wanted), device)
     (choice,) = Catalog().resolve([reference])
     candidate = next(
         d.candidate for d in decide([(choice.kernel, choice.variants)], plan.call)
@@ -95,19 +94,12 @@ def run_case(
             else:
                 values[arg.name] = argument_number(arg, step, plan.call)
         table = [(p.name, p.type, p.offset, p.size) for p in record.params]
-        reports.append(
-            launch(
-                load(artifact.ptx(step.entry)),
-                step.entry,
-                step.grid,
-                record.threads,
-                pack_values(table, values),
-                memory,
-                shared_bytes=record.dynamic_shared_bytes,
-                cluster=record.cluster or (1, 1, 1),
-                schedule=schedule,
-            )  # fmt: skip
-        )
+        report = launch(
+            load(artifact.ptx(step.entry)), step.entry, step.grid, record.threads,
+            pack_values(table, values), memory, shared_bytes=record.dynamic_shared_bytes,
+            cluster=record.cluster or (1, 1, 1), schedule=schedule,
+        )  # fmt: skip
+        reports.append(report)
     outputs = {}
     for buffer in plan.outputs:
         data = memory.read(places[buffer.name], _NUMPY[buffer.dtype], buffer.shape)
@@ -115,8 +107,3 @@ def run_case(
             data = (data.astype(np.uint32) << 16).view(np.float32)
         outputs[buffer.name] = data
     return reports, outputs
-
-
-def _arguments(op: Op, inputs: Mapping[str, Any], outputs: Mapping[str, None]) -> Any:
-    arguments = arguments_of(op, inputs, {})
-    return type(arguments)(arguments.inputs, arguments.scalars, tuple(outputs), {})

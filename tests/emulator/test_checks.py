@@ -173,7 +173,8 @@ def test_two_warps_write_the_same_value(schedule):
 
 
 def test_bytes_of_one_word_are_apart():
-    body = "mov.u32 r0, cells; mad.lo.u32 r1, warp, {}, r0; cvt.u16.u32 h0, tid; st.shared.u8 [r1], h0;"
+    body = """mov.u32 r0, cells; mad.lo.u32 r1, warp, {}, r0; cvt.u16.u32 h0, tid;
+    st.shared.u8 [r1], h0;"""
     assert kinds(body.format(1), {}, 96, shared=CELLS) == []
     assert kinds(body.format(0), {}, 96, shared=CELLS) == ["race"]
 

@@ -40,7 +40,8 @@ _POOLS = {"d": 64, "n_win": 90, "n_cmp": 200}
 CASES = [
     ("sparse_prefill:skip", smoke("sparse_prefill", "small_512", s_q=7, s_kv=300, topk=100)),
     ("sparse_prefill:skip", smoke("sparse_prefill", "small_576", s_q=4, s_kv=200, topk=70)),
-    ("sparse_prefill:skip", smoke("sparse_prefill", "length_576", s_q=3, s_kv=150, topk=65, h_q=33)),
+    ("sparse_prefill:skip",
+     smoke("sparse_prefill", "length_576", s_q=3, s_kv=150, topk=65, h_q=33)),
     ("sparse_prefill:noskip", smoke("sparse_prefill", "small_512", s_q=2, s_kv=90, topk=40)),
     ("gated_pool:unroll2", smoke("gated_pool", "r8_d128")),
     ("gated_pool:plain", smoke("gated_pool", "r8_d128", B=2, R=5, D=304)),

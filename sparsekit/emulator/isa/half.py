@@ -31,7 +31,10 @@ def _read(w: Writer, operand: Operand, kind: str) -> str:
 
 def _sources(w: Writer, m: Matched) -> list[str]:
     names = [_read(w, o, m["t"]) for o in m.operands[1:]]
-    return [w.temp(f"{w.fn(flushed_half)}({name})") for name in names] if m["ftz"] else names
+    if not m["ftz"]:
+        return names
+    flush = flushed_half if m["t"].startswith("f16") else rounding.flush
+    return [w.temp(f"{w.fn(flush)}({name})") for name in names]
 
 
 def _write(w: Writer, m: Matched, wide: str) -> None:
@@ -57,7 +60,8 @@ def rounded_half(x: Array, kind: str, sat: bool, relu: bool, ftz: bool) -> Array
         x = np.where(x > 0, np.minimum(x, 1.0), 0.0)
     bits = encode(x, F16 if kind == "f16" else BF16, relu=relu)
     if ftz:
-        bits = np.where((bits & np.uint32(0x7C00)) == 0, bits & np.uint32(0x8000), bits)
+        exponent = np.uint32(0x7C00 if kind == "f16" else 0x7F80)
+        bits = np.where((bits & exponent) == 0, bits & np.uint32(0x8000), bits)
     return bits.astype("u2")
 
 
@@ -102,7 +106,7 @@ def extreme(w: Writer, m: Matched) -> None:
     _write(w, m, f"{chosen_extreme(w, m, _sources(w, m))}.astype(f8)")
 
 
-@CHAPTER.form("ex2 approx atype=ftz? t=f16|f16x2|bf16|bf16x2", 2)
+@CHAPTER.form("ex2 approx ftz? t=f16|f16x2|bf16|bf16x2", 2)
 @CHAPTER.form("tanh approx t=f16|f16x2|bf16|bf16x2", 2)
 def approximated(w: Writer, m: Matched) -> None:
     (a,) = _sources(w, m)

@@ -76,6 +76,25 @@ def bar_red(w: Writer, m: Matched) -> tuple[str, ...]:
     return w.mask, number, count, w.read(m.operands[-1], "?")
 
 
+def _arrive_cluster(machine: Machine, convoy: Convoy, m: Matched, values: tuple[Any, ...]) -> None:
+    taken, rest = both(convoy, values[0])
+    if rest is not None:
+        machine.move(convoy, rest, convoy.block + 1)
+    if taken is not None and not np.count_nonzero(taken):
+        return
+    if m["what"] == "arrive":
+        machine.move(convoy, taken, convoy.block + 1)
+        machine.cluster_barrier.arrive(convoy, taken, m.index, release=m["sem"] != "relaxed")
+    else:
+        machine.cluster_barrier.wait(convoy, taken, m.index, convoy.block + 1)
+
+
+@CHAPTER.form("barrier cluster what=arrive sem=release|relaxed? aligned?", 0, _arrive_cluster)
+@CHAPTER.form("barrier cluster what=wait sem=acquire? aligned?", 0, _arrive_cluster)
+def barrier_cluster(w: Writer, m: Matched) -> tuple[str, ...]:
+    return (w.mask,)
+
+
 @CHAPTER.form("bar warp sync", 1)
 @CHAPTER.form("barrier warp sync", 1)
 def bar_warp(w: Writer, m: Matched) -> None:
