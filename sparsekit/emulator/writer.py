@@ -29,6 +29,7 @@ from sparsekit.ptx.operands import (
 
 _UNSIGNED = {0: "?", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _WORD = 1 << 64
+_RELAXED = frozenset({"ld", "ldu", "st", "cvt"})  # operands may be wider than the type
 _CLOCKS = ("%clock", "%globaltimer")
 
 
@@ -159,6 +160,8 @@ class Writer(Source):
         if value.dtype == dtype:
             return value.name
         wanted = WIDTH_BYTES[dtype]
+        if wanted != width and self.matched.form.base not in _RELAXED:
+            raise self.matched.unsupported("a register of another width than the instruction's")
         key = (value.name, dtype)
         found = self._views.get(key)
         if found is not None:
@@ -224,7 +227,8 @@ class Writer(Source):
         self._carry = name
 
     def _extended(self, expression: str, dtype: str, width: int) -> tuple[str, str]:
-        if not 0 < WIDTH_BYTES[dtype] < width <= 8:
+        relaxed = self.matched.form.base in _RELAXED
+        if not relaxed or not 0 < WIDTH_BYTES[dtype] < width <= 8:
             raise self.matched.unsupported("a result wider than its register")
         if dtype[0] == "f":
             bits = _UNSIGNED[WIDTH_BYTES[dtype]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from sparsekit import settings as settings_module
 from sparsekit.aot.execute import execute
 from sparsekit.aot.plan import Planner
+from sparsekit.check.subject import arguments_of
 from sparsekit.discover import Catalog
 from sparsekit.emulator import Allocation, Memory, Report, Schedule, launch, load, pack_values
 from sparsekit.model import Case, Op
