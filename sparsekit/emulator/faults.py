@@ -83,7 +83,10 @@ class Uncovered:
 
 @dataclass(frozen=True)
 class Report:
-    """What one launch did. warp_instructions: executed, times warps that took part."""
+    """What one launch did. warp_instructions: executed, times warps that took part.
+
+    printed: what the kernel's threads printed, the first lines.
+    """
 
     entry: str
     faults: tuple[Fault, ...]
@@ -92,6 +95,7 @@ class Report:
     uncovered: tuple[Uncovered, ...]
     convoy_instructions: int
     warp_instructions: int
+    printed: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -20,6 +20,7 @@ class Findings:
     def __init__(self, code: Code, checks: frozenset[str]) -> None:
         self.faults: list[Fault] = []
         self.checks = checks
+        self.printed: list[str] = []
         self._code = code
         self._seen: set[tuple[str, int]] = set()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.memory import GLOBAL_BASE, GRANULE
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _READ, _WRITE, _STRONG_READ, _STRONG_WRITE = range(4)
 _NOBODY = -1
-_MOST_KEPT = 1 << 24  # elements, before they are looked at
+_MOST_KEPT = 1 << 21  # elements, before they are looked at
+_LARGEST_CELL = 32  # bytes of the widest access
 
 
 @dataclass(slots=True)
@@ -41,18 +43,36 @@ class _Accesses:
 
 
 class _Shadow:
-    """Who wrote and read each byte of an allocation last, when, and by which instruction."""
+    """Who wrote and read each cell of an allocation last, when, and by which instruction.
+
+    A cell is as large as the smallest access so far.
+    """
+
+    _TABLES = (
+        "writer", "written_at", "written_when", "write_was_strong", "reader", "read_at",
+        "read_when", "read_was_strong",
+    )  # fmt: skip
 
     def __init__(self, start: int, size: int) -> None:
-        self.start = start
-        self.writer = np.full(size, _NOBODY, np.int32)
-        self.written_at = np.zeros(size, np.int32)
-        self.written_when = np.zeros(size, np.int32)
-        self.write_was_strong = np.zeros(size, np.bool_)
-        self.reader = np.full(size, _NOBODY, np.int32)
-        self.read_at = np.zeros(size, np.int32)
-        self.read_when = np.zeros(size, np.int32)
-        self.read_was_strong = np.zeros(size, np.bool_)
+        self.start, self.cell_bytes = start, _LARGEST_CELL
+        cells = -(-size // _LARGEST_CELL)
+        self.writer, self.reader = (np.full(cells, _NOBODY, np.int32) for _ in range(2))
+        self.written_at, self.read_at = (np.zeros(cells, np.int32) for _ in range(2))
+        self.written_when, self.read_when = (np.zeros(cells, np.int32) for _ in range(2))
+        self.write_was_strong, self.read_was_strong = (np.zeros(cells, np.bool_) for _ in range(2))
+
+    def cells(self, accesses: _Accesses) -> tuple[Array, int]:
+        """(the cells of all accesses in turn, how many each has); cells are split if need be."""
+        if accesses.size_bytes < self.cell_bytes:
+            parts = self.cell_bytes // accesses.size_bytes
+            for name in self._TABLES:
+                setattr(self, name, np.repeat(getattr(self, name), parts))
+            self.cell_bytes = accesses.size_bytes
+        first = (accesses.index - self.start) // self.cell_bytes
+        count = accesses.size_bytes // self.cell_bytes
+        if count == 1:
+            return first, 1
+        return (first[:, None] + np.arange(count)).reshape(-1), count
 
 
 class GlobalRaces:
@@ -68,14 +88,14 @@ class GlobalRaces:
         self._shadows: dict[int, _Shadow] = {}
         self._written: set[int] = set()
         self._elements = 0
-        self._blocks_of_rows: Array = np.zeros(0, np.int64)
+        self._blocks_of_rows: Array = np.zeros(0, np.int32)
         self._geometry: Geometry | None = None
         self._known: Array | None = None  # [a, b]: up to when block a knows of block b's doings
         self._time = 1
 
     def start_batch(self, geometry: Geometry) -> None:
         self._geometry = geometry
-        self._blocks_of_rows = geometry.block_number()[::32]
+        self._blocks_of_rows = geometry.block_number()[::WARP].astype(np.int32)
 
     def released(self, block: int) -> Array:
         """All that a block knows now, its own doings included; what it does next is later."""
@@ -98,7 +118,7 @@ class GlobalRaces:
         """Take accesses that have been found to be inside allocations."""
         owners = self._owner.take(bucket.index // GRANULE, mode="clip")
         blocks = self._blocks_of_rows[bucket.rows]
-        at = bucket.instructions()
+        at = bucket.instructions().astype(np.int32)
         first = int(owners[0])
         if (owners == first).all():
             self._take(first, bucket.kind, bucket.size_bytes, bucket.index, blocks, at)
@@ -145,9 +165,8 @@ class GlobalRaces:
             allocation = self._memory.allocations[owner]
             start = allocation.address - GLOBAL_BASE
             shadow = self._shadows[owner] = _Shadow(start, allocation.size_bytes)
-        size = accesses.size_bytes
-        cells = ((accesses.index - shadow.start)[:, None] + np.arange(size)).reshape(-1)
-        blocks, at = np.repeat(accesses.blocks, size), np.repeat(accesses.at, size)
+        cells, count = shadow.cells(accesses)
+        blocks, at = np.repeat(accesses.blocks, count), np.repeat(accesses.at, count)
         strong = accesses.kind in (_STRONG_READ, _STRONG_WRITE)
         is_read = accesses.kind in (_READ, _STRONG_READ)
         race = self._unordered(shadow.writer, shadow.written_when, cells, blocks)
@@ -190,7 +209,7 @@ class GlobalRaces:
         other = self._geometry.block_index(int(table[cell]))
         line = self._findings.line(int(where_at[cell]))
         mine = self._geometry.block_index(int(blocks[position]))
-        where = self._memory.describe(GLOBAL_BASE + shadow.start + cell)
+        where = self._memory.describe(GLOBAL_BASE + shadow.start + cell * shadow.cell_bytes)
         text = (
             f"block {mine} {does} {where}, which block {other} {did} in PTX line {line}, "
             "and nothing orders the two"

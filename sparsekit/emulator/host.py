@@ -199,4 +199,5 @@ def _report(code: Code, findings: Findings, executed: np.ndarray, warps: np.ndar
         ),
         convoy_instructions=int((executed * sizes).sum()),
         warp_instructions=int((warps * sizes).sum()),
+        printed=tuple(findings.printed),
     )

@@ -154,6 +154,23 @@ def test_traps_and_assertions():
     assert kinds(body.replace("30", "31"), {}, module=module) == []
 
 
+def test_printing():
+    module = """
+    .extern .func (.param .b32 result) vprintf(.param .b64 text, .param .b64 arguments);
+    .global .align 1 .b8 line[32] = {116, 32, 37, 100, 44, 32, 37, 46, 50, 102, 10, 0};
+    """
+    body = """
+    { .param .b64 a; .param .b64 b; .param .b32 c; .local .align 8 .b8 list[16]; .reg .f64 x;
+      mov.u64 l1, list; cvta.local.u64 l2, l1; st.local.u32 [l1], tid; mov.f64 x, 1.5;
+      st.local.f64 [l1+8], x; mov.u64 l3, line; cvta.global.u64 l3, l3; st.param.b64 [a+0], l3;
+      st.param.b64 [b+0], l2; setp.gt.u32 p0, tid, 29; @p0 call.uni (c), vprintf, (a, b);
+      ld.param.b32 r1, [c+0]; }
+    """
+    report, _ = run_block(body, {}, module=module)
+    assert report.ok
+    assert report.printed == ("t 30, 1.50\n", "t 31, 1.50\n")
+
+
 def test_recursion_is_refused():
     text = (
         HEADER

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsekit.emulator.code import call_target
+from sparsekit.emulator.isa.printing import print_text
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer
 from sparsekit.ptx import Param
@@ -122,9 +123,9 @@ def _call(machine: Machine, convoy: Convoy, m: Matched, values: tuple[Any, ...])
 
 
 def _call_of_system(machine: Machine, convoy: Convoy, taken: Any, name: str, m: Matched) -> None:
-    """What the driver provides: only the failure of an assertion is modelled."""
+    """Go on after a function of the driver; __assertfail ends the launch."""
     active = convoy.active(taken)
-    if not np.count_nonzero(active):
+    if name != "__assertfail" or not np.count_nonzero(active):
         machine.move(convoy, taken, convoy.block + 2)
         return
     machine.fault("assert", f"a call of {name}", m.index, convoy.lo + int(active.argmax()))
@@ -146,9 +147,7 @@ def call(w: Writer, m: Matched) -> tuple[str, ...]:
     assert isinstance(target, Symbol)
     name = w.code.module.aliases.get(target.name, target.name)
     if name not in names:
-        if name != "__assertfail":
-            raise m.unsupported(f"{name} has no body in this module")
-        return (w.mask,)
+        return _system_call(w, m, name, arguments, results)
     callee = w.code.functions[names[name]]
     _check_counts(m, arguments, callee.params)
     _check_counts(m, results, callee.returns)
@@ -193,6 +192,19 @@ def _frame_offset(w: Writer, m: Matched, function: int, operand: Operand) -> int
     if isinstance(operand, Symbol) and (function, operand.name) in w.code.layout.local:
         return w.code.layout.local[function, operand.name] + operand.offset_bytes
     raise m.unsupported(f"a call parameter {operand}, which is no .param variable")
+
+
+def _system_call(
+    w: Writer, m: Matched, name: str, arguments: tuple[Operand, ...], results: tuple[Operand, ...]
+) -> tuple[str, ...]:
+    """What the driver provides: the end of a failed assertion, and printing."""
+    if name == "vprintf" and len(arguments) == 2:
+        places = [_frame_offset(w, m, w.block.function, a) for a in (*arguments, *results)]
+        result = places[2] if results else None
+        w.line(f"{w.fn(print_text)}(L, {places[0]}, {places[1]}, {result}, {w.mask})")
+    elif name != "__assertfail":
+        raise m.unsupported(f"{name} has no body in this module")
+    return (w.mask,)
 
 
 def _check_counts(m: Matched, given: tuple[Operand, ...], formal: tuple[Param, ...]) -> None:
