@@ -150,6 +150,21 @@ class Geometry:
         return plain[register]
 
 
+_MODELLED = """
+    laneid warpid nwarpid smid nsmid gridid cluster_ctarank cluster_nctarank is_explicit_cluster
+    WARP_SZ lanemask_eq lanemask_lt lanemask_le lanemask_gt lanemask_ge dynamic_smem_size
+    total_smem_size aggr_smem_size reserved_smem_offset_begin reserved_smem_offset_end
+    reserved_smem_offset_cap
+"""
+_MODELLED_PARTS = "tid ntid ctaid nctaid clusterid nclusterid cluster_ctaid cluster_nctaid"
+
+
+def is_modelled(name: str) -> bool:
+    """Whether a special register has a value here; those of the clock are no vectors."""
+    register, _, axis = name.removeprefix("%").partition(".")
+    return register in (_MODELLED_PARTS if axis else _MODELLED).split()
+
+
 def volume(extent: Triple) -> int:
     return extent[0] * extent[1] * extent[2]
 

@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from sparsekit.ptx import Function, Module, Variable
 
 SHARED_START = 1024  # bytes: what sm_90 and later reserve for the system
+MODULE = -1
 _FRAME_ALIGN = 16
 
 
 @dataclass
 class Layout:
-    """Offsets of symbols in bytes, by (function number or -1 for the module, name).
+    """Offsets of symbols in bytes; shared and local by (function number, name).
 
-    shared, local, param: the offset of each symbol in its space. dynamic: whether the kernel has
-    dynamic shared memory, and dynamic_start where it begins. module_symbols: names in .global and
-    .const, which the memory places.
+    The module's own symbols have the function number MODULE. param: (offset, size). dynamic_start:
+    where dynamic shared memory begins. module_symbols: names in .global and .const, which the
+    memory places.
     """
 
-    shared: dict[str, int] = field(default_factory=dict)
+    shared: dict[tuple[int, str], int] = field(default_factory=dict)
     local: dict[tuple[int, str], int] = field(default_factory=dict)
     param: dict[str, tuple[int, int]] = field(default_factory=dict)
     module_symbols: dict[str, Variable] = field(default_factory=dict)
@@ -37,21 +38,23 @@ class Layout:
 def lay_out(module: Module, functions: tuple[Function, ...]) -> Layout:
     """Place everything that the functions (the entry last) can name."""
     layout = Layout()
-    dynamic: list[Variable] = []
-    shared = [v for v in module.globals if v.space == "shared"]
-    shared += [v for f in functions for v in f.variables if v.space == "shared"]
-    for variable in shared:
+    dynamic: list[tuple[int, Variable]] = []
+    shared = [(MODULE, v) for v in module.globals]
+    shared += [(number, v) for number, f in enumerate(functions) for v in f.variables]
+    for number, variable in shared:
+        if variable.space != "shared":
+            continue
         if variable.linkage == "extern" or variable.size_bytes == 0:
-            dynamic.append(variable)
+            dynamic.append((number, variable))
             continue
         start = _align(layout.static_end, variable.align_bytes)
-        layout.shared[variable.name] = start
+        layout.shared[number, variable.name] = start
         layout.static_end = start + variable.size_bytes
     layout.dynamic_start = layout.static_end
     if dynamic:
-        most = max(_FRAME_ALIGN, *(v.align_bytes for v in dynamic))
+        most = max(_FRAME_ALIGN, *(v.align_bytes for _, v in dynamic))
         layout.dynamic_start = _align(layout.static_end, most)
-        layout.shared |= {v.name: layout.dynamic_start for v in dynamic}
+        layout.shared |= {(number, v.name): layout.dynamic_start for number, v in dynamic}
     for variable in module.globals:
         if variable.space in ("global", "const"):
             layout.module_symbols[variable.name] = variable

@@ -12,6 +12,7 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.code import Code
 from sparsekit.emulator.geometry import Geometry
 from sparsekit.emulator.globals import place_globals
+from sparsekit.emulator.layout import MODULE, SHARED_START
 from sparsekit.emulator.memory import Memory
 
 FUNCTION_WINDOW = 0x7C00_0000_0000
@@ -80,10 +81,10 @@ class Storage:
         layout = self.code.layout
         sizes = {
             "%dynamic_smem_size": self.shared_end - layout.dynamic_start,
-            "%total_smem_size": self.shared_end - 1024,
+            "%total_smem_size": self.shared_end - SHARED_START,
             "%aggr_smem_size": self.shared_end,
-            "%reserved_smem_offset_begin": 0, "%reserved_smem_offset_end": 1024,
-            "%reserved_smem_offset_cap": 1024,
+            "%reserved_smem_offset_begin": 0, "%reserved_smem_offset_end": SHARED_START,
+            "%reserved_smem_offset_cap": SHARED_START,
         }  # fmt: skip
         if name in sizes:
             return np.full(self.geometry.threads, sizes[name], np.uint64)
@@ -102,11 +103,12 @@ class Storage:
     def symbol_address(self, function: int, name: str) -> int | Array:
         """Where a variable lies in its own space; per thread for the shared memory of a cluster."""
         layout = self.code.layout
-        if name in layout.shared:
+        shared = layout.shared.get((function, name), layout.shared.get((MODULE, name)))
+        if shared is not None:
             if self.geometry.shape.cluster_size == 1:
-                return layout.shared[name]
+                return shared
             window = self.geometry.rank.astype(np.uint64) << np.uint64(_CLUSTER_SHIFT)
-            address: Array = window + np.uint64(layout.shared[name])
+            address: Array = window + np.uint64(shared)
             return address
         if (function, name) in layout.local:
             return layout.local[function, name]

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparsekit.emulator.code import Block, Code, Slot
 from sparsekit.emulator.deferred import Deferred, Write
+from sparsekit.emulator.geometry import is_modelled
 from sparsekit.emulator.source import WIDTH_BYTES, Source
 from sparsekit.emulator.table import Matched, is_full
 from sparsekit.ptx.operands import (
@@ -123,6 +124,8 @@ class Writer(Source):
     def _special(self, name: str, dtype: str) -> str:
         if name.startswith(_CLOCKS):
             return self.temp(f"L.clock({name!r}, {dtype})")
+        if not is_modelled(name):
+            raise self.matched.unsupported(f"{name} is not modelled")
         return self.bind("special", name, dtype)
 
     def _read_float(self, operand: Float, dtype: str) -> str:

@@ -101,3 +101,14 @@ def test_vectors_of_floats():
     red.global.add.v2.f32 [cell], {f0, f1};"""
     after = clean(body, {"cell": np.zeros(2, np.float32)})
     assert list(after["cell"]) == [32.0, 64.0]
+
+
+def test_exchange_of_128_bits():
+    """Compared by bits: what would be a NaN equals itself, and -0 is not 0."""
+    wide = np.array([2**63, 0x7FF8 << 48, 5, 6], np.uint64)
+    body = """.reg .b128 q<4>; mov.b64 l1, 0x8000000000000000; mov.b64 l2, 0x7FF8000000000000;
+    mov.b128 q0, {l1, l2}; mov.b64 l3, 77; mov.b128 q1, {l3, l3}; mov.b64 l4, 0;
+    mov.b128 q2, {l4, l2}; atom.global.cas.b128 q3, [cell], q2, q1;
+    atom.global.cas.b128 q3, [cell], q0, q1; atom.global.exch.b128 q2, [cell+16], q3;"""
+    after = clean(body, {"cell": wide}, 1)
+    assert list(after["cell"]) == [77, 77, 2**63, 0x7FF8 << 48]

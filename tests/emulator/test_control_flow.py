@@ -111,6 +111,24 @@ CALLS = """
 """
 
 
+def test_functions_have_names_of_their_own():
+    """Shared variables of one name in two functions, and parameters by a computed address."""
+    module = """
+    .func (.param .b32 r) left(.param .align 4 .b8 box[8])
+    { .reg .b32 a, b; .reg .b64 p; .shared .align 4 .u32 cell; mov.b64 p, box;
+      ld.param.u32 a, [p+4]; st.shared.u32 [cell], a; ld.shared.u32 b, [cell];
+      st.param.b32 [r+0], b; ret; }
+    .func (.param .b32 r) right(.param .align 4 .b8 box[8])
+    { .reg .b32 a, b; .shared .align 4 .u32 cell; ld.param.u32 a, [box];
+      st.shared.u32 [cell], a; st.param.b32 [r+0], a; ret; }
+    """
+    call = """{{ .param .align 4 .b8 b[8]; .param .b32 c; st.param.b32 [b+0], 5;
+    st.param.b32 [b+4], 6; call.uni (c), {0}, (b); ld.param.b32 {1}, [c+0]; }}"""
+    body = call.format("left", "r2") + call.format("right", "r3") + "mad.lo.u32 r1, r2, 10, r3;"
+    after = clean(body + OUT, {"out": 4}, 1, module=module)
+    assert list(after["out"]) == [65]
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_calls(schedule):
     body = f"""

@@ -36,6 +36,7 @@ FIXTURES = Path(__file__).resolve().parents[1] / "ptx" / "fixtures"
         "tex.1d.v4.f32.s32 {f0, f1, f2, f3}, [l0, {r0}];",
         "vabsdiff4.u32.u32.u32 r0, r1, r2, r3;",
         "mov.u16 r0, r1;",  # a register of another width
+        "mov.u32 r0, %envreg3;",
         "addc.u32 r0, r1, r2;",  # a carry that nothing has written
     ],
 )

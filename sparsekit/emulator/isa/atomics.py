@@ -171,9 +171,9 @@ def _in_turn(
 
 def _result(before: Array, op: str, kind: str, where: str, values: list[Array]) -> Array:
     if op == "cas":
-        return np.where(
-            before == values[0].view(before.dtype), values[1].view(before.dtype), before
-        )
+        bits = f"V{before.dtype.itemsize}"  # numbers would compare otherwise
+        same = before.view(bits) == np.ascontiguousarray(values[0]).view(bits)
+        return np.where(same, values[1].view(before.dtype), before)
     value = values[0]
     old = before.view(value.dtype)
     if kind.startswith(("f16", "bf16")):

@@ -22,3 +22,11 @@ CHAPTER.hint(
     (1, 2),
     _NO_CACHE,
 )
+CHAPTER.hint(
+    "createpolicy range primary=L2::evict_last|L2::evict_normal|L2::evict_first|"
+    "L2::evict_unchanged secondary=L2::evict_first|L2::evict_unchanged? space=global? t=b64",
+    (4,),
+    _NO_CACHE,
+)
+CHAPTER.hint("createpolicy cvt L2 t=b64", 2, _NO_CACHE)
+CHAPTER.hint("discard space=global? level=L2", 2, "what it allows to be lost is kept")

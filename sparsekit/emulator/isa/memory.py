@@ -74,7 +74,8 @@ def ld(w: Writer, m: Matched) -> None:
                 offset = named[1] + position * size
                 w.write(element, w.bind("param", offset, dtype), dtype)
             return
-        space = "local" if named else "param"
+        in_entry = w.block.function == len(w.code.functions) - 1
+        space = "param" if named is None and in_entry else "local"
     function = access.load_params if space == "param" else _LOADS[space]
     base, offset = sized_address(w, m, source, space)
     strength = access.READ if m["sem"] in ("", "weak") else access.STRONG_READ
@@ -100,7 +101,7 @@ def st(w: Writer, m: Matched) -> None:
     size = WIDTH_BYTES[DTYPES[m["t"]]]
     if space == "param":
         named = _param(w, m, target)
-        if named is None or named[0] != "local":
+        if named is not None and named[0] == "entry":
             raise m.unsupported("a store to the kernel's parameters")
         space = "local"
     if space == "const":
