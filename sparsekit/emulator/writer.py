@@ -16,7 +16,6 @@ from sparsekit.emulator.geometry import is_modelled
 from sparsekit.emulator.source import WIDTH_BYTES, Source
 from sparsekit.emulator.table import Matched, is_full
 from sparsekit.ptx.operands import (
-    Address,
     Float,
     Immediate,
     Negated,
@@ -29,7 +28,6 @@ from sparsekit.ptx.operands import (
 )
 
 _UNSIGNED = {0: "?", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
-_WORD = 1 << 64
 _RELAXED = frozenset({"ld", "ldu", "st", "cvt"})  # operands may be wider than the type
 _CLOCKS = ("%clock", "%globaltimer")
 
@@ -265,26 +263,9 @@ class Writer(Source):
             return
         self.line(f"L.check_members({self.read(operand, 'u4')}, {self.mask}, {self.at})")
 
-    def address(self, operand: Operand) -> tuple[str, int]:
-        """(name of the base's value, offset in bytes) of `[base + offset]`; u4 or u8 by its type.
-
-        A base that is a symbol or a constant comes as u8.
-        """
-        if not isinstance(operand, Address):
-            raise self.matched.unsupported(f"{operand} is no address")
-        base = operand.base
-        if isinstance(base, Register):
-            return self.read(
-                base, "u4" if self._slot(base).width == 4 else "u8"
-            ), operand.offset_bytes
-        if isinstance(base, Immediate):
-            return self.const((base.value + operand.offset_bytes) % _WORD, "u8"), 0
-        return self.read(base, "u8"), operand.offset_bytes
-
-    def address_dtype(self, operand: Operand) -> str:
-        """The numpy type in which address gives its base."""
-        base = operand.base if isinstance(operand, Address) else operand
-        return "u4" if isinstance(base, Register) and self._slot(base).width == 4 else "u8"
+    def width_of(self, register: Register) -> int:
+        """The bytes of a register."""
+        return self._slot(register).width
 
     # ---- the whole
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import atexit
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,14 @@ class Builder:
         return outcome.artifact
 
 
+@cache
+def shared_builder() -> Builder:
+    """One builder for all tests of a run; its store goes when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="sparsekit-test-")
+    atexit.register(folder.cleanup)
+    return Builder(Path(folder.name))
+
+
 def bits_of(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.contiguous()
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
@@ -59,9 +70,12 @@ def bits_of(tensor: torch.Tensor) -> np.ndarray:
 
 def run_case(
     builder: Builder, reference: str, arch: str, case: Case, op: Op, inputs: Mapping[str, Any],
-    schedule: Schedule | None = None,
+    schedule: Schedule | None = None, edit: Callable[[str], str] = str,
 ) -> tuple[list[Report], dict[str, np.ndarray]]:  # fmt: skip
-    """The reports of a case's launches, and its outputs as numpy arrays (bf16 as float32)."""
+    """The reports of a case's launches, and its outputs as numpy arrays (bf16 as float32).
+
+    edit changes the PTX before it runs.
+    """
     target = parse_arch(arch)
     device = Device(target.compute_capability, _SM_COUNT, target.shared_bytes_optin)
     wanted = tuple(
@@ -97,7 +111,7 @@ def run_case(
                 values[arg.name] = argument_number(arg, step, plan.call)
         table = [(p.name, p.type, p.offset, p.size) for p in record.params]
         report = launch(
-            load(artifact.ptx(step.entry)), step.entry, step.grid, record.threads,
+            load(edit(artifact.ptx(step.entry))), step.entry, step.grid, record.threads,
             pack_values(table, values), memory, shared_bytes=record.dynamic_shared_bytes,
             cluster=record.cluster or (1, 1, 1), schedule=schedule,
         )  # fmt: skip

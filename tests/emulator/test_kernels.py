@@ -7,7 +7,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from cpu_run import Builder, NotBuilt, run_case
+from cpu_run import NotBuilt, run_case, shared_builder
 
 from sparsekit.discover import Catalog
 from sparsekit.emulator import Schedule
@@ -60,16 +60,12 @@ ARCHS = {
     "gated_pool": ("sm_80", "sm_90a", "sm_120a"),
     "sparse_attn_paged": ("sm_80", "sm_120a"),
 }
+_ON_ONE_ARCH = ("prefill_counts", "decode_small")  # for the time that Triton takes
 RUNS = [
     (reference, case, arch)
     for reference, case in CASES
-    for arch in ARCHS[reference.partition(":")[0]]
+    for arch in ARCHS[reference.partition(":")[0]][-1 if case.name in _ON_ONE_ARCH else None :]
 ]
-
-
-@pytest.fixture(scope="session")
-def builder(tmp_path_factory) -> Builder:
-    return Builder(tmp_path_factory.mktemp("store"))
 
 
 def assert_within(found, expected, bound, name):
@@ -84,7 +80,7 @@ def assert_within(found, expected, bound, name):
     ("reference", "case", "arch"), RUNS,
     ids=[f"{r}-{c.name}-{'x'.join(map(str, c.dims.values()))}-{a}" for r, c, a in RUNS],
 )  # fmt: skip
-def test_kernel(builder, reference, case, arch):
+def test_kernel(reference, case, arch):
     """Right and without a fault; on one arch under every schedule, and with every probe."""
     name = reference.partition(":")[0]
     op, model = op_of(name), import_module(f"sparsekit.ops.{name}.reference")
@@ -95,7 +91,9 @@ def test_kernel(builder, reference, case, arch):
         everything = arch == ARCHS[name][-1] and probe == op.probes[0]
         for schedule in SCHEDULES if everything else [LAZY]:
             try:
-                reports, found = run_case(builder, reference, arch, case, op, inputs, schedule)
+                reports, found = run_case(
+                    shared_builder(), reference, arch, case, op, inputs, schedule
+                )
             except NotBuilt as error:
                 pytest.skip(f"does not build: {error}")
             for report in reports:

@@ -6,7 +6,7 @@ from sparsekit.emulator import access
 from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer, elements_of
-from sparsekit.ptx.operands import Address, Operand, Sink, Symbol
+from sparsekit.ptx.operands import Address, Immediate, Operand, Register, Sink, Symbol
 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: ld, st")
 TYPES = "b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"
@@ -21,6 +21,7 @@ _STORES = {
     "shared": access.store_shared, "global": access.store_global, "local": access.store_local,
     "": access.store_generic,
 }  # fmt: skip
+_WORD = 1 << 64
 _BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
@@ -29,14 +30,27 @@ def space_of(m: Matched) -> str:
 
 
 def sized_address(w: Writer, m: Matched, operand: Operand, space: str) -> tuple[str, int]:
-    """(name of the base, offset) with the base in the type that the space's accesses take."""
-    base, offset = w.address(operand)
-    dtype = w.address_dtype(operand)
-    if space == "shared":
-        return (base if dtype == "u4" else w.temp(f"{base}.astype(u4)")), offset
-    if space in ("global", "const", "") and dtype == "u4":
-        return w.temp(f"{base}.astype(u8)"), offset
-    return base, offset
+    """(name of the base's value, offset in bytes) of `[base + offset]`.
+
+    The base comes in the type that the space's accesses take: u4 for shared memory, u8 for global
+    and generic addresses, either for the others.
+    """
+    if not isinstance(operand, Address):
+        raise m.unsupported(f"{operand} is no address")
+    base, offset = operand.base, operand.offset_bytes
+    dtype = "u8"
+    if isinstance(base, Register):
+        dtype = "u4" if w.width_of(base) == 4 else "u8"
+        name = w.read(base, dtype)
+    elif isinstance(base, Immediate):
+        name, offset = w.const((base.value + offset) % _WORD, "u8"), 0
+    else:
+        name = w.read(base, "u8")
+    if space == "shared" and dtype == "u8":
+        name = w.temp(f"{name}.astype(u4)")
+    elif space in ("global", "const", "") and dtype == "u4":
+        name = w.temp(f"{name}.astype(u8)")
+    return name, offset
 
 
 def _param(w: Writer, m: Matched, operand: Operand) -> tuple[str, int] | None:
