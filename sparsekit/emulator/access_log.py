@@ -84,6 +84,14 @@ class Bucket:
             position -= length
         raise IndexError(position)
 
+    def threads(self) -> Array:
+        """Per lane the machine's number of the thread."""
+        parts = [
+            np.arange(a.convoy.n)[slice(None) if a.lanes is None else a.lanes] + a.convoy.lo
+            for a in self.accesses
+        ]
+        return np.concatenate(parts)
+
     def stored(self, cell_bytes: int) -> Array:
         """What writes store, cell by cell."""
         parts = []

@@ -43,7 +43,7 @@ class FaultError(SparsekitError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. kind: a check's name, or deadlock, trap, assert or limit.
+    """One fault. kind: a check's name, or deadlock, trap, assert, limit, or outside (of memory).
 
     cta, thread: indices of the block and of one thread that did it; None where no single thread
     did. line and instruction: in the PTX; source: "file:line:column", empty without line info.

@@ -111,7 +111,7 @@ class GlobalChecks:
         """Accesses to a thread's own memory: inside its frame, and aligned."""
         machine, size = self._machine, bucket.size_bytes
         stride = machine.storage.local_bytes
-        threads = np.array([bucket.origin(p)[1] for p in range(bucket.index.size)])
+        threads = bucket.threads()
         inside = bucket.index - threads * stride
         for kind, bad in (
             ("alignment", (inside & (size - 1)) != 0),

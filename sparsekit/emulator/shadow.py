@@ -68,6 +68,8 @@ class SharedShadow:
             cells = (cells[:, None] + np.arange(count, dtype=np.uint32)).reshape(-1)
             rows = np.repeat(rows, count)
         cells = cells.astype(np.intp)
+        if not self._bounds:
+            cells = np.minimum(cells, self._cells - 1)
         stamps = self.writer.take(cells)
         if bucket.kind in (READ, STRONG_READ):
             if self._uninitialised and np.count_nonzero(stamps) != stamps.size:

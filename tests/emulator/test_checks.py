@@ -306,6 +306,21 @@ def test_copies_check_their_source_and_fill_with_zeros():
     assert kinds(body.format(too_many), {"source": BIG, "target": 512}, shared=CELLS) == ["bounds"]
 
 
+def test_a_copy_keeps_what_it_was_given():
+    """Registers that are overwritten while it is in flight do not change it, in a loop or not."""
+    body = """mov.u32 r0, cells; mad.lo.u32 r1, tid, 16, r0; mad.wide.u32 l0, tid, 16, source;
+    mov.u32 r9, 16; mov.u32 r8, 0;
+    AGAIN: cp.async.cg.shared.global [r1], [l0], 16, r9; add.u32 r1, r1, 512; mov.u32 r9, 0;
+    add.u64 l0, l0, 512; add.u32 r8, r8, 1; setp.lt.u32 p0, r8, 2; @p0 bra AGAIN;
+    cp.async.wait_all; mad.lo.u32 r1, tid, 16, r0; ld.shared.u32 r4, [r1];
+    ld.shared.u32 r5, [r1+512]; mad.wide.u32 l1, tid, 8, target; st.global.v2.u32 [l1], {r4, r5};"""
+    for schedule in SCHEDULES:
+        arrays = {"source": BIG, "target": 256}
+        report, after = run_block(body, arrays, shared=CELLS, schedule=schedule)
+        report.raise_faults()
+        assert list(after["target"]) == [x for t in range(32) for x in (4 * t, 0)]
+
+
 def test_a_copy_must_not_overtake_a_reader():
     body = """mov.u32 r0, cells; mad.lo.u32 r1, tid, 16, r0; mad.wide.u32 l0, tid, 16, source;
     st.shared.u32 [r1], tid; bar.sync 0; xor.b32 r2, tid, 32; mad.lo.u32 r3, r2, 16, r0;
@@ -396,6 +411,14 @@ def test_each_check_can_be_switched_off():
         others = [c for c in CHECKS if c != name]
         assert kinds(body, arrays, 64, checks=others, **options) == [], name
         assert kinds(body, arrays, 64, checks=(), **options) == [], name
+
+
+def test_without_the_bounds_check_the_others_survive():
+    body = EACH + "st.shared.u32 [r1+2000], tid; ld.shared.u32 r2, [r1+2000];"
+    checks = [c for c in CHECKS if c != "bounds"]
+    for chosen in (checks, ()):
+        # what is outside of the memories of all blocks cannot be ignored
+        assert "bounds" not in kinds(body, {}, 64, shared=CELLS, checks=chosen)
 
 
 def test_unknown_names():

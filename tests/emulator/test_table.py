@@ -24,6 +24,7 @@ FIXTURES = Path(__file__).resolve().parents[1] / "ptx" / "fixtures"
         "add.f32 f0, f1, f2, f3;",  # an operand too many
         "min.f32 f0, f1;",  # one too few
         "ld.global.v4.u32 {r0, r1}, [l0];",
+        "ld.global.u32 r0, [l0], l1;",  # a policy without its modifier
         "cvt.rs.f16x2.f32 r0, f0, f1, r1;",
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.f16.f32 {f0, f1, f2, f3}, {r0, r1, r2, r3}, "
         "{r4, r5}, {f0, f1, f2, f3};",

@@ -63,6 +63,8 @@ def start_copy(
             return
         to, come, rows = to[lanes], come[lanes], rows[lanes]
         kept = None if kept is None else kept[lanes]
+    elif kept is not None:
+        kept = kept.copy()  # it may be a register's storage, and the copy happens later
     if c.log is not None:
         c.log.add("shared", COPY_WRITE, size, to, lanes, True, c, at)
         _log_source(c, come, size, kept, lanes, at)

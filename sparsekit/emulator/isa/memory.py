@@ -53,6 +53,13 @@ def sized_address(w: Writer, m: Matched, operand: Operand, space: str) -> tuple[
     return name, offset
 
 
+def _without_policy(m: Matched) -> tuple[Operand, Operand]:
+    """Destination and source, without the cache policy that follows them."""
+    if len(m.operands) != (3 if m["$policy"] else 2):
+        raise m.unsupported("a cache policy without .L2::cache_hint, or the other way round")
+    return m.operands[0], m.operands[1]
+
+
 def _param(w: Writer, m: Matched, operand: Operand) -> tuple[str, int] | None:
     """Where a .param access by name goes: ("entry", offset in the kernel's) or ("local", 0).
 
@@ -74,7 +81,7 @@ def _param(w: Writer, m: Matched, operand: Operand) -> tuple[str, int] | None:
               f"vec=v2|v4|v8? unified? t={TYPES}", (2, 3))  # fmt: skip
 @CHAPTER.form(f"ldu space=global? vec=v2|v4? t={TYPES}", 2)
 def ld(w: Writer, m: Matched) -> None:
-    target, source = m.operands[:2]
+    target, source = _without_policy(m)
     kind, space = m["t"], space_of(m)
     elements = elements_of(target)
     if len(elements) != int(m["vec"].removeprefix("v") or 1):
@@ -107,7 +114,7 @@ def ld(w: Writer, m: Matched) -> None:
 @CHAPTER.form(f"st sem=weak|volatile|relaxed|release? {_SCOPE} space={SPACES}? "
               f"$cache $evict $evict2 $policy vec=v2|v4|v8? t={TYPES}", (2, 3))  # fmt: skip
 def st(w: Writer, m: Matched) -> None:
-    target, source = m.operands[:2]
+    target, source = _without_policy(m)
     space = space_of(m)
     elements = elements_of(source)
     if len(elements) != int(m["vec"].removeprefix("v") or 1):
