@@ -94,7 +94,9 @@ def absolute_difference(a: Array, b: Array) -> Array:
 
 def population(a: Array) -> Array:
     """The number of one bits, u4."""
-    return np.bitwise_count(a).astype("u4")
+    octets = np.ascontiguousarray(a).view(np.uint8).reshape(a.size, -1)
+    count: Array = np.unpackbits(octets, axis=1).sum(axis=1, dtype=np.uint32)
+    return count
 
 
 def leading_zeros(a: Array) -> Array:
