@@ -322,6 +322,41 @@ def test_interrupt_leaves_a_clean_store(run_cli, tmp_path):
     assert run_cli("cache", "verify").returncode == 0
 
 
+def children(pid: int) -> list[str]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for file in lists for child in file.read_text().split()]
+
+
+def runs(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def until(condition, seconds: float = 20.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
+def test_workers_die_with_their_builder(tmp_path):
+    env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path)}
+    builder = subprocess.Popen(
+        [sys.executable, "-m", "sparsekit", "build", CUDA, "--arch", "all", "-j", "2"],
+        cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    workers = until(lambda: children(builder.pid))
+    until(lambda: list(tmp_path.glob("store/staging/*/*")))
+    builder.kill()
+    builder.wait()
+    until(lambda: not any(runs(worker) for worker in workers))
+    assert list(tmp_path.glob("sparsekit-worker-*")) == []
+
+
 def test_killed_builds_never_leave_a_bad_entry(run_cli, tmp_path):
     """A dozen kills over all phases; the full two hundred run with tests/stress/kill_builds.py."""
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}

@@ -131,6 +131,10 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
+/// The score of a masked column, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
+/// nothing. No finite score is below it.
+__device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
+
 /// e^x; 0 for -inf.
 __device__ __forceinline__ float natural_exp(float x) {
   constexpr float kLog2E = 1.44269504088896340736f;
@@ -165,8 +169,9 @@ __device__ __forceinline__ bool is_valid(int index, int s_kv) {
 __device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first,
                                                 int topk) {
 #pragma unroll
-  for (int j = 0; j < kScanLoads; ++j)
+  for (int j = 0; j < kScanLoads; ++j) {
     round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
+  }
 }
 
 /// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only
@@ -178,8 +183,8 @@ __device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], c
     int end = 0;
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
-      if (is_valid(round[j], s_kv))
-        end = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp) + 1;
+      const int column = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp);
+      if (is_valid(round[j], s_kv)) end = column + 1;
     }
     end = redux_sync_max_s32(end);
     if (end > 0 || first <= 0) return end;
@@ -216,8 +221,9 @@ __device__ __forceinline__ void score_mma(
 #pragma unroll
   for (int m = 0; m < kScoreHeadTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kScoreTokenTiles; ++n)
+    for (int n = 0; n < kScoreTokenTiles; ++n) {
       s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+    }
   }
   load(0);
 #pragma unroll
@@ -227,9 +233,9 @@ __device__ __forceinline__ void score_mma(
     for (int n = 0; n < kScoreTokenTiles; ++n) {
 #pragma unroll
       for (int m = 0; m < kScoreHeadTiles; ++m) {
+        const unsigned (&pair)[4] = b[step % 2][n / 2];
         mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[m][n], a[step % 2][m],
-                                                            b[step % 2][n / 2][n % 2 * 2],
-                                                            b[step % 2][n / 2][n % 2 * 2 + 1]);
+                                                            pair[n % 2 * 2], pair[n % 2 * 2 + 1]);
       }
     }
   }
@@ -255,23 +261,6 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
   }
 }
 
-/// O *= alpha in the 16-head tiles where some alpha is not 1; a factor of exactly 1 changes no bit.
-__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4],
-                                        const SharedMemory& smem) {
-#pragma unroll
-  for (int m = 0; m < kValueHeadTiles; ++m) {
-    const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[2 * m]);
-    if ((moved.x | moved.y) == 0) continue;
-    const float2 alpha =
-        *reinterpret_cast<const float2*>(&smem.alpha[threadIdx.x % kWarp / 4][2 * m]);
-#pragma unroll
-    for (int n = 0; n < kValueColTiles; ++n) {
-      o[m][n][0] *= alpha.x, o[m][n][1] *= alpha.x;
-      o[m][n][2] *= alpha.y, o[m][n][3] *= alpha.y;
-    }
-  }
-}
-
 /// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
 /// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
 /// one of -inf changes nothing.
@@ -282,6 +271,137 @@ __device__ __forceinline__ float output_scale(float m, float l, float sink) {
                             : sink == -infinity() ? 0.0f
                                                   : natural_exp(sink - top);
   return weight / (l * weight + sink_weight);
+}
+
+/// The row of a tile that a value thread gathers: eight lanes take a 128-byte line of a row.
+__device__ __forceinline__ int gathered_row(int thread) { return thread / 8 % kBlockK; }
+
+/// This thread's part of the gather of one tile into the stage at `stage_bytes`.
+__device__ __forceinline__ void gather(SharedMemory& smem, int stage_bytes, int thread,
+                                       const bf16* kv, long long kv_row_stride_elems, int index,
+                                       int s_kv) {
+  const int row = gathered_row(thread), chunk = thread % 8;
+  const int line = kGatherSplit > 1 ? thread / kGatherThreads : 0;
+  const bool valid = is_valid(index, s_kv);
+  const bf16* src = kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + chunk * kChunk;
+  const unsigned dst = shared_address(&smem.kv[0][row][0]) + stage_bytes + line * kLineBytes +
+                       (chunk ^ row % 8) * kChunkBytes;
+#pragma unroll
+  for (int j = 0; j < kGatherLoads; ++j) {
+    if (j * kGatherSplit + line < kLines) {
+      cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes,
+                                   src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
+    }
+  }
+}
+
+/// Online softmax of one head, kept by the four lanes of a quad. Weights are exp(x - ref): the
+/// reference follows the maximum only when it lags by more than kMaxLag, since every move costs a
+/// pass over O.
+struct Softmax {
+  float max;     // masked() while no score above it was seen, and so is ref
+  float ref;
+  float sum;     // of this lane's columns; at least 1 once a score was finite
+  float poison;  // 0, or NaN once a listed score of this lane was not finite
+};
+
+/// Softmax of the 8 heads of group `warp` over one tile: S to P, alpha and moved.
+__device__ __forceinline__ void softmax(SharedMemory& smem, Softmax& rows, int tile, int warp,
+                                        int thread, int s_kv, float sm_scale) {
+  constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
+  const int head = thread / 4, pair = thread % 4, lane = thread % kWarp;
+  const int index = smem.index[tile % kIndexTiles][lane % kBlockK];
+  const unsigned listed = __ballot_sync(0xffffffff, is_valid(index, s_kv));
+
+  float x[kScoreTokenTiles][2];
+#pragma unroll
+  for (int v = 0; v < kScoreVecs; ++v) {
+    const auto& s = smem.s[tile % 2];
+    const int score_warp = warp / kScoreGroups * 2, group = warp % kScoreGroups;
+    const float4 even = s[score_warp][group][v][lane], odd = s[score_warp + 1][group][v][lane];
+    x[2 * v][0] = even.x + odd.x, x[2 * v][1] = even.y + odd.y;
+    x[2 * v + 1][0] = even.z + odd.z, x[2 * v + 1][1] = even.w + odd.w;
+  }
+  float top = rows.max;
+#pragma unroll
+  for (int n = 0; n < kScoreTokenTiles; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      x[n][e] = listed >> (2 * pair) >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : masked();
+      top = max_NaN_f32(top, x[n][e]);
+      rows.poison = __fmaf_rn(x[n][e], 0.0f, rows.poison);
+    }
+  }
+  top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
+  top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
+
+  // While nothing was seen 0 is subtracted, so that masked columns have the weight 0.
+  const float ref = top - rows.ref <= kMaxLag ? rows.ref : top;
+  const float subtracted = ref == masked() ? 0.0f : ref;
+  const float alpha = ref == rows.ref ? 1.0f : natural_exp(rows.ref - subtracted);
+  float tile_sum = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kScoreTokenTiles; ++n) {
+    const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
+    tile_sum += p0 + p1;
+    smem.p[head][(n ^ head % 8 / kPRowsPerLine) * (kChunk / 2) + pair] = cvt_rn_bf16x2_f32(p1, p0);
+  }
+  rows.max = top, rows.ref = ref, rows.sum = rows.sum * alpha + tile_sum;
+
+  const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
+  if (pair == 0) smem.alpha[head % 8][warp] = alpha;
+  if (lane == 0) smem.moved[warp] = moved;
+}
+
+/// O *= alpha in the 16-head tiles where some alpha is not 1; a factor of exactly 1 changes no bit.
+__device__ __forceinline__ void rescale(float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                        const SharedMemory& smem) {
+#pragma unroll
+  for (int m = 0; m < kValueHeadTiles; ++m) {
+    const uint2 moved = *reinterpret_cast<const uint2*>(&smem.moved[2 * m]);
+    if ((moved.x | moved.y) == 0) continue;
+    const int g = threadIdx.x % kWarp / 4;
+    const float2 alpha = *reinterpret_cast<const float2*>(&smem.alpha[g][2 * m]);
+#pragma unroll
+    for (int n = 0; n < kValueColTiles; ++n) {
+      o[m][n][0] *= alpha.x, o[m][n][1] *= alpha.x;
+      o[m][n][2] *= alpha.y, o[m][n][3] *= alpha.y;
+    }
+  }
+}
+
+/// O, scaled, to the rows of out from out_rows on: kBlockK heads at a time through the first stage,
+/// of which each warp uses its own columns.
+__device__ __forceinline__ void store_out(SharedMemory& smem,
+                                          const float (&o)[kValueHeadTiles][kValueColTiles][4],
+                                          bf16* out_rows, int heads, int warp, int lane) {
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < kValueHeadTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float scale = smem.o_scale[g][2 * m + r];
+      bf16* staged = &smem.kv[0][m * 16 % kBlockK + r * 8 + g][warp * kLine + t * 2];
+#pragma unroll
+      for (int n = 0; n < kValueColTiles; ++n) {
+        // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
+        const float left = __fmaf_rn(o[m][n][2 * r], scale, 0.0f);
+        const float right = __fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f);
+        *reinterpret_cast<unsigned*>(staged + (n ^ g) * kChunk) = cvt_rn_bf16x2_f32(right, left);
+      }
+    }
+    if ((m + 1) * 16 % kBlockK != 0) continue;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kBlockK; i += 4) {
+      const int row = i + lane / 8, head = (m + 1) * 16 - kBlockK + row, chunk = lane % 8;
+      if (head >= heads) continue;
+      const bf16* staged = &smem.kv[0][row][warp * kLine + (chunk ^ row % 8) * kChunk];
+      *reinterpret_cast<uint4*>(out_rows + head * kDV + warp * kLine + chunk * kChunk) =
+          *reinterpret_cast<const uint4*>(staged);
+    }
+    __syncwarp();
+  }
 }
 
 // ---------------------------------------------------------------- kernel
@@ -397,88 +517,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
     barrier_sync(kTileDone, kThreads);
   } else {
     // -------------------------------------------------------------- value warps
-    // Eight lanes gather a 128-byte line of a row.
-    const auto gather_row = [](int thread) { return thread / 8 % kBlockK; };
-    const auto gather = [&](int thread, int stage_bytes, int index) {
-      const int line = kGatherSplit > 1 ? thread / kGatherThreads : 0, chunk = thread % 8;
-      const bool valid = is_valid(index, s_kv);
-      const bf16* src =
-          kv + (valid ? index : 0) * kv_row_stride_elems + line * kLine + chunk * kChunk;
-      const unsigned dst = shared_address(&smem.kv[0][gather_row(thread)][0]) + stage_bytes +
-                           line * kLineBytes + (chunk ^ gather_row(thread) % 8) * kChunkBytes;
-#pragma unroll
-      for (int j = 0; j < kGatherLoads; ++j) {
-        if (j * kGatherSplit + line < kLines) {
-          cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes,
-                                       src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
-        }
-      }
-    };
-
     // Fill the ring but for one stage.
     int first_index[kStages - 1];
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
-      first_index[i] = load_index(row, i * kBlockK + gather_row(threadIdx.x), topk);
+      first_index[i] = load_index(row, i * kBlockK + gathered_row(threadIdx.x), topk);
     }
     const int length = row_length();
     const int tiles = (length + kBlockK - 1) / kBlockK;
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
-      const bool counts = i * kBlockK + gather_row(threadIdx.x) < length;
-      if (i < tiles) gather(threadIdx.x, i * kTileBytes, counts ? first_index[i] : -1);
+      const int index = i * kBlockK + gathered_row(threadIdx.x) < length ? first_index[i] : -1;
+      if (i < tiles)
+        gather(smem, i * kTileBytes, threadIdx.x, kv, kv_row_stride_elems, index, s_kv);
       cp_async_commit_group();
     }
-
-    // Softmax of the 8 heads of group `warp`, a head a quad. Weights are exp(x - row_ref): the
-    // reference follows the maximum only when it lags by more than kMaxLag, since every move costs
-    // a pass over O.
-    constexpr float kMaxLag =
-        5.5f;  // weights stay below e^5.5, far from any limit of fp32 and bf16
-    float row_max = -infinity(), row_ref = -infinity(), row_sum = 0.0f;
-    unsigned any_listed = 0;
-    const auto softmax = [&](int thread, int tile) {
-      const int head = thread / 4, pair = thread % 4, lane = thread % kWarp;
-      const int tile_index = smem.index[tile % kIndexTiles][lane % kBlockK];
-      const unsigned listed = __ballot_sync(0xffffffff, is_valid(tile_index, s_kv));
-      any_listed |= listed;
-      float x[kScoreTokenTiles][2];
-#pragma unroll
-      for (int v = 0; v < kScoreVecs; ++v) {
-        const auto& s = smem.s[tile % 2];
-        const int score_warp = warp / kScoreGroups * 2, group = warp % kScoreGroups;
-        const float4 even = s[score_warp][group][v][lane], odd = s[score_warp + 1][group][v][lane];
-        x[2 * v][0] = even.x + odd.x, x[2 * v][1] = even.y + odd.y;
-        x[2 * v + 1][0] = even.z + odd.z, x[2 * v + 1][1] = even.w + odd.w;
-      }
-      float top = row_max;
-#pragma unroll
-      for (int n = 0; n < kScoreTokenTiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          x[n][e] = listed >> (2 * pair) >> (n * 8 + e) & 1 ? x[n][e] * sm_scale : -infinity();
-          top = max_NaN_f32(top, x[n][e]);
-        }
-      }
-      top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
-      top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
-      const float ref = top - row_ref <= kMaxLag ? row_ref : top;
-      const float subtracted =
-          ref == -infinity() ? 0.0f : ref;  // no inf - inf while nothing but -inf was seen
-      const float alpha = ref == row_ref ? 1.0f : natural_exp(row_ref - subtracted);
-      row_max = top, row_ref = ref;
-      float tile_sum = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kScoreTokenTiles; ++n) {
-        const float p0 = natural_exp(x[n][0] - subtracted), p1 = natural_exp(x[n][1] - subtracted);
-        tile_sum += p0 + p1;
-        smem.p[head][(n ^ head % 8 / kPRowsPerLine) * (kChunk / 2) + pair] =
-            cvt_rn_bf16x2_f32(p1, p0);
-      }
-      row_sum = row_sum * alpha + tile_sum;
-      const bool moved = __any_sync(0xffffffff, alpha != 1.0f);
-      if (pair == 0) smem.alpha[head % 8][warp] = alpha, smem.moved[warp] = moved;
-    };
 
     const unsigned v_shared =
         shared_address(&smem.kv[0][lane % 16][warp * kLine]) + (lane / 16 ^ lane % 8) * kChunkBytes;
@@ -489,9 +542,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
 #pragma unroll
     for (int m = 0; m < kValueHeadTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < kValueColTiles; ++n)
+      for (int n = 0; n < kValueColTiles; ++n) {
         o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0.0f;
+      }
     }
+    Softmax rows = {masked(), masked(), 0.0f, 0.0f};
     int stage_bytes = 0;
 
     cp_async_wait_group<kStages - 2>();
@@ -500,18 +555,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
     for (int tile = 0; tile < tiles; ++tile) {
       cp_async_wait_group<kStages - 3>();
       barrier_sync(kTileDone, kThreads);
-      const int thread =
-          tid_x();  // anew: kept in registers, what follows from it would crowd out O
+      // Read anew: kept in registers, what follows from it would crowd out O.
+      const int thread = tid_x();
 
       // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
       const int next = tile + kStages - 1;
       if (next < tiles) {
-        gather(thread, (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes,
-               smem.index[next % kIndexTiles][gather_row(thread)]);
+        gather(smem, (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes, thread,
+               kv, kv_row_stride_elems, smem.index[next % kIndexTiles][gathered_row(thread)], s_kv);
       }
       cp_async_commit_group();
 
-      if (warp < kHeadGroups) softmax(thread, tile);
+      if (warp < kHeadGroups) softmax(smem, rows, tile, warp, thread, s_kv, sm_scale);
       bar_sync(kPReady, kValueThreads);
       rescale(o, smem);
 #pragma unroll
@@ -524,50 +579,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
     const Work output = this_block(h_q);
     const long long first_out_row = static_cast<long long>(output.token) * h_q + output.first_head;
     if (warp < kHeadGroups) {
-      row_sum += __shfl_xor_sync(0xffffffff, row_sum, 1);
-      row_sum += __shfl_xor_sync(0xffffffff, row_sum, 2);
+      rows.sum += __shfl_xor_sync(0xffffffff, rows.sum, 1);
+      rows.sum += __shfl_xor_sync(0xffffffff, rows.sum, 2);
+      rows.poison += __shfl_xor_sync(0xffffffff, rows.poison, 1);
+      rows.poison += __shfl_xor_sync(0xffffffff, rows.poison, 2);
+      const bool empty = rows.sum == 0.0f && rows.poison == 0.0f;
       const int head = tid_x() / 4;
       if (t == 0) {
         const bool has_sink = attn_sink != nullptr && head < output.heads;
         const float sink = has_sink ? __ldg(attn_sink + output.first_head + head) : -infinity();
-        smem.o_scale[head % 8][head / 8] = any_listed ? output_scale(row_ref, row_sum, sink) : 0.0f;
+        smem.o_scale[head % 8][head / 8] =
+            empty ? 0.0f : output_scale(rows.ref, rows.sum, sink) + rows.poison;
       }
       if (t == 0 && head < output.heads) {
-        const float log_sum = row_max == infinity() ? infinity() : row_ref + logf(row_sum);
-        max_logits[first_out_row + head] = row_max;
-        lse[first_out_row + head] = any_listed ? log_sum : infinity();
+        const float log_sum = rows.max == infinity() ? infinity() : rows.ref + logf(rows.sum);
+        max_logits[first_out_row + head] = rows.max == masked() ? -infinity() : rows.max;
+        lse[first_out_row + head] = empty ? infinity() : log_sum;
       }
     }
     bar_sync(kPReady, kValueThreads);  // o_scale stands, and no warp reads the ring any more
 
-    // out, kBlockK heads at a time through the first stage: this warp's columns of its rows.
-    bf16* out_block = out + first_out_row * kDV + warp * kLine;
-#pragma unroll
-    for (int m = 0; m < kValueHeadTiles; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float scale = smem.o_scale[g][2 * m + r];
-        bf16* staged = &smem.kv[0][m * 16 % kBlockK + r * 8 + g][warp * kLine + t * 2];
-#pragma unroll
-        for (int n = 0; n < kValueColTiles; ++n) {
-          // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
-          *reinterpret_cast<unsigned*>(staged + (n ^ g) * kChunk) = cvt_rn_bf16x2_f32(
-              __fmaf_rn(o[m][n][2 * r + 1], scale, 0.0f), __fmaf_rn(o[m][n][2 * r], scale, 0.0f));
-        }
-      }
-      if ((m + 1) * 16 % kBlockK != 0) continue;
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < kBlockK; i += 4) {
-        const int staged_row = i + lane / 8, head = (m + 1) * 16 - kBlockK + staged_row;
-        const bf16* staged =
-            &smem.kv[0][staged_row][warp * kLine + (lane % 8 ^ staged_row % 8) * kChunk];
-        if (head >= output.heads) continue;
-        *reinterpret_cast<uint4*>(out_block + head * kDV + lane % 8 * kChunk) =
-            *reinterpret_cast<const uint4*>(staged);
-      }
-      __syncwarp();
-    }
+    store_out(smem, o, out + first_out_row * kDV, output.heads, warp, lane);
   }
 }
 

@@ -8,16 +8,31 @@ from sparsekit.model import (
     Instance,
     Kernel,
     Launch,
+    Override,
     Variant,
 )
 
-_LARGE_SHARED = {
-    "HEADS_PER_BLOCK": 64, "BLOCK_K": 32, "STAGES": 4, "Q_REGISTER_STEPS": 8, "AHEAD": 1,
-}  # fmt: skip
-_SMALL_SHARED = {
-    "HEADS_PER_BLOCK": 32, "BLOCK_K": 16, "STAGES": 3, "Q_REGISTER_STEPS": 0, "AHEAD": 1,
-}  # fmt: skip
-_BY_CAPABILITY = dict.fromkeys(((8, 6), (8, 9), (12, 0), (12, 1)), _SMALL_SHARED)
+_SM80 = ((8, 0),)  # 163 KB of shared memory for a block
+_99_KB = ((8, 6), (8, 9), (12, 0), (12, 1))
+_SM100 = ((10, 0), (10, 3), (11, 0))
+
+# Without local memory, each; the rows of a tile agree, so that both widths give the same bits.
+_HEADS_64 = {"HEADS_PER_BLOCK": 64, "BLOCK_K": 32, "STAGES": 4, "Q_REGISTER_STEPS": 14}
+_HEADS_64_WHERE = (
+    Override({"Q_REGISTER_STEPS": 12}, instance={"d_qk": 512}),
+    Override({"BLOCK_K": 16, "STAGES": 6, "Q_REGISTER_STEPS": 12}, _SM80, {"d_qk": 576}),
+    Override({"STAGES": 3}, _SM80, {"d_qk": 512}),
+    Override({"BLOCK_K": 16, "STAGES": 3, "Q_REGISTER_STEPS": 14}, _99_KB, {"d_qk": 576}),
+    Override({"BLOCK_K": 16, "Q_REGISTER_STEPS": 14}, _99_KB, {"d_qk": 512}),
+    Override({"Q_REGISTER_STEPS": 8}, _SM100, {"d_qk": 576}),
+    Override({"Q_REGISTER_STEPS": 10}, _SM100, {"d_qk": 512}),
+)
+_HEADS_32 = {"HEADS_PER_BLOCK": 32, "BLOCK_K": 32, "STAGES": 4, "Q_REGISTER_STEPS": 14}
+_HEADS_32_WHERE = (
+    Override({"BLOCK_K": 16, "STAGES": 6}, _SM80, {"d_qk": 576}),
+    Override({"STAGES": 3}, _SM80, {"d_qk": 512}),
+    Override({"BLOCK_K": 16}, _99_KB),
+)
 
 ENTRY = Entry(
     "sparse_prefill_fwd",
@@ -49,6 +64,14 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     return (Launch(ENTRY.name, (blocks, 1, 1)),)
 
 
+def reject(variant: Variant, call: Call) -> str | None:
+    """Few heads run in narrower blocks: a 64-head block would compute heads that do not exist."""
+    heads = variant.constant("HEADS_PER_BLOCK")
+    if heads < 64 and call.dims["h_q"] > heads:
+        return f"it is for calls of at most {heads} heads, found {call.dims['h_q']}"
+    return None
+
+
 KERNEL = Kernel(
     lang="cuda",
     op="sparse_prefill",
@@ -57,13 +80,15 @@ KERNEL = Kernel(
     targets=PORTABLE_CUDA_TARGETS,
     variants=(
         Variant(
-            "skip",
-            {"SKIP": 1, **_LARGE_SHARED},
+            "skip_heads32",
+            {"SKIP": 1, **_HEADS_32},
             same_bits_as="noskip",
-            by_capability=_BY_CAPABILITY,
+            overrides=_HEADS_32_WHERE,
         ),
-        Variant("noskip", {"SKIP": 0, **_LARGE_SHARED}, by_capability=_BY_CAPABILITY),
+        Variant("skip", {"SKIP": 1, **_HEADS_64}, same_bits_as="noskip", overrides=_HEADS_64_WHERE),
+        Variant("noskip", {"SKIP": 0, **_HEADS_64}, overrides=_HEADS_64_WHERE),
     ),
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),
     launches=launches,
+    reject=reject,
 )

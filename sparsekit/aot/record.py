@@ -81,7 +81,7 @@ def _check_shared(name: str, needed: int, arch: str) -> None:
     if needed > limit:
         raise CompileError(
             f"{name} needs {needed} bytes of shared memory and {arch} has {limit} for a block; "
-            "make its tiles or stages smaller for this arch (Variant.by_capability)"
+            "make its tiles or stages smaller for this arch (Variant.overrides)"
         )
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import shutil
 import sys
+import threading
 import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sparsekit.aot.closure import read_source
 from sparsekit.errors import CompileError, SparsekitError, SpecError, StoreError, ToolchainError
@@ -35,14 +38,24 @@ def take_printed() -> str:
     return text
 
 
-def main() -> int:
+def main() -> NoReturn:
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as answers:
-        for line in sys.stdin:
+        while True:
+            line = requests.get()
             started = time.perf_counter()
             answer = _answer(json.loads(line))
             answer["seconds"] = round(time.perf_counter() - started, 3)
             answers.write(json.dumps(answer) + "\n")
-    return 0
+
+
+def _receive(requests: queue.SimpleQueue[str]) -> None:
+    """Hand over the requests; their end is the parent's, whatever is being compiled then."""
+    for line in sys.stdin:
+        requests.put(line)
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    os._exit(0)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -77,4 +90,4 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

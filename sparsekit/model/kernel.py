@@ -69,11 +69,29 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Override:
+    """Constants in place of a variant's where an arch or an instance needs others.
+
+    constants: may hold num_warps and num_stages too. capabilities: where it holds; empty: on all.
+    instance: constants that the instance must have; empty: in all.
+    """
+
+    constants: Mapping[str, Constant]
+    capabilities: tuple[Capability, ...] = ()
+    instance: Mapping[str, int] = field(default_factory=dict)
+
+    def holds(self, capability: Capability, instance: Instance) -> bool:
+        if self.capabilities and capability not in self.capabilities:
+            return False
+        return all(instance.constants.get(k) == v for k, v in self.instance.items())
+
+
+@dataclass(frozen=True)
 class Variant:
     """One set of the author's constants.
 
-    num_warps and num_stages are Triton's; a CUDA kernel states its threads itself. by_capability
-    overrides constants (and num_warps, num_stages) where an arch needs others.
+    num_warps and num_stages are Triton's; a CUDA kernel states its threads itself. overrides: what
+    replaces them where; a later one wins over an earlier one.
     same_bits_as: the variant whose bits this one must give, checked by `verify --bitwise`.
     """
 
@@ -82,17 +100,17 @@ class Variant:
     num_warps: int = 4
     num_stages: int = 2
     same_bits_as: str | None = None
-    by_capability: Mapping[Capability, Mapping[str, Constant]] = field(default_factory=dict)
+    overrides: tuple[Override, ...] = ()
 
-    def at(self, capability: Capability) -> Variant:
-        """The variant as compiled for an arch of that capability."""
-        changed = dict(self.by_capability.get(capability, {}))
+    def at(self, capability: Capability, instance: Instance) -> Variant:
+        """The variant as it is compiled for an arch of that capability and that instance."""
+        changed = dict(self.constants)
+        for override in self.overrides:
+            if override.holds(capability, instance):
+                changed.update(override.constants)
         warps = int(changed.pop("num_warps", self.num_warps))
         stages = int(changed.pop("num_stages", self.num_stages))
-        return replace(
-            self, constants={**self.constants, **changed}, num_warps=warps, num_stages=stages,
-            by_capability={},
-        )  # fmt: skip
+        return replace(self, constants=changed, num_warps=warps, num_stages=stages, overrides=())
 
     def constant(self, name: str) -> int:
         """An integer constant, for the grid."""
@@ -189,9 +207,10 @@ class Kernel:
     def variant(self, name: str) -> Variant | None:
         return next((v for v in self.variants if v.name == name), None)
 
-    def variant_at(self, name: str, arch: Arch) -> Variant:
-        """The variant of that name as it is compiled for an arch."""
-        return next(v for v in self.variants if v.name == name).at(arch.compute_capability)
+    def variant_at(self, name: str, arch: Arch, instance: Instance) -> Variant:
+        """The variant of that name as it is compiled for an arch and instance."""
+        named = next(v for v in self.variants if v.name == name)
+        return named.at(arch.compute_capability, instance)
 
     def targets_for(self, device: Capability) -> tuple[Arch, ...]:
         """The targets whose cubins run on the device: its own default first, the nearest next."""

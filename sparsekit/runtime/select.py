@@ -52,19 +52,22 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
             yield Decision(kernel.name, False, reason)
         for arch in archs:
             for name in names:
-                yield from _decide_variant(kernel, kernel.variant_at(name, arch), arch, call)
+                yield from _decide_variant(kernel, name, arch, call)
 
 
-def _decide_variant(kernel: Kernel, variant: Variant, arch: Arch, call: Call) -> Iterable[Decision]:
-    subject = f"{kernel.name}:{variant.name} {arch}"
-    if reason := kernel.reject(variant, call):
-        yield Decision(subject, False, reason)
-        return
-    launches = kernel.launches(variant, call)
+def _decide_variant(kernel: Kernel, name: str, arch: Arch, call: Call) -> Iterable[Decision]:
+    told = set()  # a reason that holds for every instance is told once
     for instance in kernel.instances:
+        variant = kernel.variant_at(name, arch, instance)
+        if reason := kernel.reject(variant, call):
+            if reason not in told:
+                yield Decision(f"{kernel.name}:{name} {arch}", False, reason)
+            told.add(reason)
+            continue
+        launches = kernel.launches(variant, call)
         candidate = Candidate(kernel, variant, arch, instance, launches)
-        reason = misfit(candidate, call)
-        yield Decision(str(candidate), reason is None, reason or "fits", candidate)
+        misfitting = misfit(candidate, call)
+        yield Decision(str(candidate), misfitting is None, misfitting or "fits", candidate)
 
 
 def misfit(candidate: Candidate, call: Call) -> str | None:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
-from sparsekit.store.staging import aside, discard, key_lock, make_folder, staged_folder, sweep
+from sparsekit.store.staging import aside, discard, key_lock, make_folder, staged_folder
 
-LAYOUT = "v1"
+LAYOUT, STAGING = "v1", "staging"
 _SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
 
 
@@ -35,7 +35,6 @@ class Store:
     def __init__(self, root: Path, notify: Callable[[str], None]) -> None:
         self.root = root
         self._notify = notify
-        self._swept = False
 
     def folder(self, key: str) -> Path:
         return self.root / LAYOUT / key[:2] / key
@@ -74,11 +73,8 @@ class Store:
             discard(removed)
 
     def _staging(self) -> Path:
-        folder = self.root / "staging"
+        folder = self.root / STAGING
         make_folder(folder)
-        if not self._swept:
-            self._swept = True
-            sweep(folder)
         return folder
 
     @contextmanager

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact
-from sparsekit.store.local import Store
-from sparsekit.store.staging import discard, make_folder
+from sparsekit.store.local import STAGING, Store
+from sparsekit.store.staging import discard, make_folder, sweep
 
 
 class ReadOnlyStore(Store):
@@ -30,7 +30,9 @@ class ReadOnlyStore(Store):
 
 
 def open_store(root: Path, notify: Callable[[str], None]) -> Store:
-    """The store at `root`, made if missing. Raises StoreError when others could write into it.
+    """The store at `root`, made if missing and freed of what dead builders left.
+
+    Raises StoreError when others could write into it.
 
     Where it cannot be written, one warning, and artifacts go into a temporary folder that lives as
     long as the process.
@@ -39,6 +41,7 @@ def open_store(root: Path, notify: Callable[[str], None]) -> Store:
         make_folder(root)
         refuse_unsafe(root)
         if os.access(root, os.W_OK | os.X_OK):
+            sweep(root / STAGING)
             return Store(root, notify)
         problem = "it is not writable"
     except OSError as error:

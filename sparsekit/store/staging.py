@@ -99,6 +99,8 @@ def discard(path: Path) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove staged folders whose owner is dead, and locks that nobody holds."""
+    if not folder.is_dir():
+        return
     for stage in [p for p in folder.iterdir() if p.is_dir()]:
         key, _, rest = stage.name.partition(".")
         ours = rest.startswith(f"{_host()}.")

@@ -245,16 +245,14 @@ def test_dead_builders_are_swept(store):
     key = "ab" * 32
     (folder / f"{key}.lock").touch()
     staging.aside(folder, key).mkdir()
-    fresh = Store(store.root, pytest.fail)
-    publish(fresh)
-    assert rubbish(fresh) == []
+    assert rubbish(open_store(store.root, pytest.fail)) == []
 
 
 def test_a_living_builder_is_left_alone(store):
     key = "cd" * 32
     with store.building(key) as stage:
         (stage / "kernel.cubin").write_bytes(b"half")
-        publish(Store(store.root, pytest.fail))
+        publish(open_store(store.root, pytest.fail))
         assert (stage / "kernel.cubin").read_bytes() == b"half"
 
 
