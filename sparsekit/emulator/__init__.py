@@ -22,23 +22,32 @@ from sparsekit.emulator.faults import (
     Report,
     Uncovered,
     UnsupportedError,
+    chosen_checks,
 )
+from sparsekit.emulator.geometry import SM_COUNT
 from sparsekit.emulator.host import Program, launch, load, pack_values
+from sparsekit.emulator.host_memory import HostMemory, Piece
 from sparsekit.emulator.memory import Allocation, Memory
+from sparsekit.emulator.reuse import Launches
 from sparsekit.emulator.schedule import Schedule
 
 __all__ = [
     "CHECKS",
+    "SM_COUNT",
     "STRICT_CHECKS",
     "Allocation",
     "Fault",
     "FaultError",
+    "HostMemory",
+    "Launches",
     "Memory",
+    "Piece",
     "Program",
     "Report",
     "Schedule",
     "Uncovered",
     "UnsupportedError",
+    "chosen_checks",
     "launch",
     "load",
     "pack_values",

@@ -34,10 +34,13 @@ class UnsupportedError(PtxError):
 
 
 class FaultError(SparsekitError):
-    """A launch on the CPU found faults. faults: all of them, in the order found."""
+    """A launch on the CPU found faults. faults: all of them, in the order found.
 
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
-        self.faults = faults
+    stopped: the launch did not get to its end, so that its results are none.
+    """
+
+    def __init__(self, faults: tuple[Fault, ...], *, stopped: bool = False) -> None:
+        self.faults, self.stopped = faults, stopped
         super().__init__("\n".join(map(str, faults)))
 
 
@@ -85,7 +88,7 @@ class Uncovered:
 class Report:
     """What one launch did. warp_instructions: executed, times warps that took part.
 
-    printed: what the kernel's threads printed, the first lines.
+    printed: what the kernel's threads printed, the first lines. stopped: a fault ended it early.
     """
 
     entry: str
@@ -96,6 +99,7 @@ class Report:
     convoy_instructions: int
     warp_instructions: int
     printed: tuple[str, ...] = ()
+    stopped: bool = False
 
     @property
     def ok(self) -> bool:
@@ -104,8 +108,17 @@ class Report:
     def raise_faults(self) -> Report:
         """The report itself. Raises FaultError when there are faults."""
         if self.faults:
-            raise FaultError(self.faults)
+            raise FaultError(self.faults, stopped=self.stopped)
         return self
+
+
+def chosen_checks(*, strict: bool = False, without: Iterable[str] = ()) -> frozenset[str]:
+    """All checks, the strict ones where asked for, but those that are switched off by name.
+
+    Raises UsageError for a name that is none.
+    """
+    left_out = selected_checks(without)
+    return frozenset({**CHECKS, **(STRICT_CHECKS if strict else {})}) - left_out
 
 
 def selected_checks(checks: Iterable[str] | None) -> frozenset[str]:

@@ -84,6 +84,7 @@ def launch(
         raise ArgumentError(
             f"{entry} takes {code.layout.param_bytes} bytes of parameters, found {len(packed)}"
         )
+    stopped = False
     executed = np.zeros(len(code.blocks), np.int64)
     warps = np.zeros(len(code.blocks), np.int64)
     if shape.units:
@@ -101,11 +102,11 @@ def launch(
                 for first in range(0, shape.units, units):
                     machine.run(first, min(units, shape.units - first))
             except StopLaunch:
-                pass
+                stopped = True
             if races is not None:
                 races.finish()
         executed, warps = machine.executed, machine.warps_executed
-    return _report(code, findings, executed, warps)
+    return _report(code, findings, executed, warps, stopped)
 
 
 def pack(code: Code, params: Sequence[Parameter]) -> bytes:
@@ -178,7 +179,9 @@ def _batch_units(code: Code, shape: Shape, shared_bytes: int) -> int:
     return max(most, 1)
 
 
-def _report(code: Code, findings: Findings, executed: np.ndarray, warps: np.ndarray) -> Report:
+def _report(
+    code: Code, findings: Findings, executed: np.ndarray, warps: np.ndarray, stopped: bool
+) -> Report:
     real = [b for b in code.blocks if b.stop > b.start]
     missing = [b for b in real if not executed[b.number]]
     sizes = np.array([b.stop - b.start for b in code.blocks])
@@ -200,4 +203,5 @@ def _report(code: Code, findings: Findings, executed: np.ndarray, warps: np.ndar
         convoy_instructions=int((executed * sizes).sum()),
         warp_instructions=int((warps * sizes).sum()),
         printed=tuple(findings.printed),
+        stopped=stopped,
     )

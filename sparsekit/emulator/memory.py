@@ -62,16 +62,33 @@ class Memory:
             size = data.size
         if size < 0:
             raise ArgumentError(f"an allocation of {size} bytes")
-        start = self._used
-        end = start + size
-        self._used = -(-(end + GRANULE) // GRANULE) * GRANULE
-        self._reserve(self._used + GRANULE)
-        if data is not None:
-            self._bytes[start:end] = data
         ready = data is not None if initialised is None else initialised
-        state = ALLOCATED | INITIALISED * ready | READ_ONLY * read_only
-        self._state[start:end] = state
-        allocation = Allocation(GLOBAL_BASE + start, size, name)
+        return self.place(
+            self.reserve(size), size, data, name, initialised=ready, read_only=read_only
+        )
+
+    def reserve(self, size_bytes: int) -> int:
+        """The address of a stretch at a multiple of 256 bytes in which nothing is allocated yet."""
+        start = self._used
+        self._used = -(-(start + size_bytes + GRANULE) // GRANULE) * GRANULE
+        self._reserve(self._used + GRANULE)
+        return GLOBAL_BASE + start
+
+    def place(
+        self, address: int, size: int, data: Array | None, name: str, *, initialised: bool,
+        read_only: bool,
+    ) -> Allocation:  # fmt: skip
+        """An allocation at an address in a reserved stretch. It may overlap others there: a byte
+        may be written if it belongs to one that is not read-only."""
+        start = address - GLOBAL_BASE
+        inside = slice(start, start + size)
+        if data is not None:
+            self._bytes[inside] = data
+        old = self._state[inside]
+        fixed = READ_ONLY * read_only & np.where(old & ALLOCATED, old, READ_ONLY)
+        known = (old & INITIALISED) | (ALLOCATED | INITIALISED * initialised)
+        self._state[inside] = known | fixed
+        allocation = Allocation(address, size, name)
         self.allocations.append(allocation)
         return allocation
 
@@ -121,6 +138,11 @@ class Memory:
         if offset >= 0:
             return f"{offset - near.size_bytes} bytes past the end of {near}"
         return f"{-offset} bytes before {near}"
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of the arena has ever been reserved."""
+        return self._used
 
     def content(self) -> Array:
         """The arena itself, index 0 at GLOBAL_BASE; valid until the next allocation."""

@@ -91,8 +91,10 @@ _SMOKE = (
     _case("prefill_counts", "smoke sanitize", 2, 9, 16, 200, 100, return_lse=True, **_HOSTILE),
     _case("decode_small", "smoke sanitize", 5, 1, 16, 300, 128, **_HOSTILE),
     _case("decode_padded", "smoke sanitize", 9, 1, 20, 301, 100, **_HOSTILE, **_SPECIAL, **_PADDED),
-    _case("prefill_model", "smoke", 1, 64, 64, 640, _WINDOW, n_cmp=2000),
-    _case("decode_model", "smoke", 4, 1, 64, 640, _WINDOW, n_cmp=2000, counts="full"),
+    _case("prefill_model", "smoke", 1, 64, 64, 640, _WINDOW, n_cmp=2000).with_emulated(m=2),
+    _case("decode_model", "smoke", 4, 1, 64, 640, _WINDOW, n_cmp=2000, counts="full").with_emulated(
+        b=2
+    ),
 )
 _CORNERS = [
     *(_pair(f"heads_{h}", 3, h, 150, 70, sink="special", **_MIXED) for h in _HEADS),

@@ -80,8 +80,8 @@ _SMOKE = (
         "small_576", "smoke sanitize", 5, 1500, 20, 576, 301, sink="special", **_MIXED, **_PADDED
     ),
     _case("length_576", "smoke sanitize", 9, 2500, 64, 576, 333, topk_length="hostile", **_MIXED),
-    _case("v32_64", "smoke", 64, 4096, 128, 576, 2048),
-    _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite"),
+    _case("v32_64", "smoke", 64, 4096, 128, 576, 2048).with_emulated(s_q=1),
+    _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite").with_emulated(s_q=2),
 )
 _SHAPES = (
     *(

@@ -1,0 +1,141 @@
+"""The emulator as a device: loads PTX, launches it on the CPU, and keeps what was found."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparsekit.emulator import (
+    SM_COUNT,
+    FaultError,
+    HostMemory,
+    Launches,
+    Memory,
+    Piece,
+    Report,
+    Schedule,
+    load,
+)
+from sparsekit.errors import GpuError
+from sparsekit.model.arch import SHARED_BYTES_OPTIN, ArchRequest
+from sparsekit.model.call import Device
+from sparsekit.runtime.driver import KernelHandle
+from sparsekit.runtime.tensors import placement
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that was made. reused: it is an earlier one's report, with the same code and data.
+
+    grid in blocks; artifact: what was loaded, in words.
+    """
+
+    report: Report
+    reused: bool
+    what: str
+
+
+@dataclass(frozen=True)
+class _Config:
+    grid: tuple[int, ...]
+    threads: int
+    cluster: tuple[int, ...]
+    shared_bytes: int
+
+
+class EmulatedDriver:
+    """A device of one arch on the CPU, as `runtime.device_driver.DeviceDriver` wants it.
+
+    target: what it stands for; an exact target runs nothing else. checks: names from
+    `emulator.CHECKS` and `STRICT_CHECKS`, None for the former. schedule: may be changed between
+    calls. launched: the launches of the last call.
+    """
+
+    torch_type: Literal["cpu"] = "cpu"
+    runs: Literal["ptx"] = "ptx"
+
+    def __init__(
+        self, target: ArchRequest, *, checks: Iterable[str] | None = None,
+        schedule: Schedule | None = None, launches: Launches | None = None,
+    ) -> None:  # fmt: skip
+        self.target = target
+        self.schedule = schedule or Schedule()
+        self.launched: list[Launched] = []
+        self._checks = None if checks is None else tuple(sorted(checks))
+        self._launches = launches
+        self._memory: HostMemory | None = None
+        self._device_memory = Memory()
+
+    def device(self, index: int) -> Device:
+        if index:
+            raise GpuError(f"there is one CPU to emulate on, found cpu:{index}")
+        return emulated_device(self.target)
+
+    def load(self, image: bytes, entry: str, what: str) -> KernelHandle:
+        text = image.rstrip(b"\0").decode()
+        code, _ = load(text).prepared(entry)
+        offsets = [code.layout.param[p.name] for p in code.entry.params]
+        return KernelHandle((text, entry), what, tuple(offsets))
+
+    def allow_shared(self, kernel: KernelHandle, dynamic_bytes: int, device: int) -> None:
+        """The build has checked it against the arch."""
+
+    def addresses(self, tensors: Mapping[str, Any], written: frozenset[str]) -> dict[str, int]:
+        self.launched = []
+        self._device_memory = Memory()
+        places = {name: placement(tensor) for name, tensor in tensors.items()}
+        pieces = [
+            Piece(n, p.storage_address, p.offset_bytes, p.span_bytes, n in written)
+            for n, p in places.items()
+        ]
+        self._memory = HostMemory(self._device_memory, pieces)
+        return self._memory.addresses
+
+    def launch_config(
+        self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,
+        stream: int,
+    ) -> _Config:  # fmt: skip
+        return _Config(tuple(grid), threads, tuple(cluster or (1, 1, 1)), shared_bytes)
+
+    def launch(self, config: Any, kernel: KernelHandle, cells: Sequence[Any], what: str) -> None:
+        """Raises FaultError where a fault has ended the launch: nothing can follow it."""
+        text, entry = kernel.handle
+        params = _packed(cells, kernel.params)
+        options = {
+            "shared_bytes": config.shared_bytes, "cluster": config.cluster,
+            "schedule": self.schedule, "checks": self._checks,
+        }  # fmt: skip
+        launches = self._launches or Launches()
+        report, reused = launches.launch(
+            text, entry, config.grid, config.threads, params, self._device_memory, **options
+        )
+        self.launched.append(Launched(report, reused, str(kernel.library)))
+        if report.stopped:
+            self.finish()
+
+    def finish(self) -> None:
+        """Raises FaultError when the launches had faults, results being in place."""
+        assert self._memory is not None
+        self._memory.copy_out()
+        faults = tuple(f for done in self.launched for f in done.report.faults)
+        if faults:
+            raise FaultError(faults, stopped=any(d.report.stopped for d in self.launched))
+
+
+def emulated_device(target: ArchRequest) -> Device:
+    """What a choice of kernel sees of the emulated device."""
+    capability = target.capability
+    return Device(
+        capability, SM_COUNT, SHARED_BYTES_OPTIN[capability], name=f"the CPU, as {target}",
+        only=target.exact,
+    )  # fmt: skip
+
+
+def _packed(cells: Sequence[Any], params: Sequence[tuple[int, int]]) -> bytes:
+    """The parameter buffer from ctypes values, as the driver API would copy them."""
+    buffer = bytearray(max((offset + size for offset, size in params), default=0))
+    for cell, (offset, size) in zip(cells, params, strict=True):
+        buffer[offset : offset + size] = ctypes.string_at(ctypes.addressof(cell), size)
+    return bytes(buffer)
