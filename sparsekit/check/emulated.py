@@ -12,14 +12,15 @@ from sparsekit.aot.plan import Planner
 from sparsekit.check.subject import Ran, Subject, arguments_of
 from sparsekit.discover import Choice
 from sparsekit.emulator import Fault, FaultError, Launches, Report, Schedule
-from sparsekit.errors import UsageError
-from sparsekit.model.arch import ArchRequest
+from sparsekit.errors import ArgumentError, MissingArtifactError, UsageError
+from sparsekit.model.arch import Arch
 from sparsekit.model.results import CodeBlock, Coverage, Finding
 from sparsekit.operators.acquire import Prepared
 from sparsekit.operators.emulated_driver import EmulatedDriver, Launched
 from sparsekit.operators.operator import Operator
 from sparsekit.store.local import Store
 
+NOT_BUILT = "it needs an instance that is not built; sparsekit build --instances all, or --arch"
 LAZY, EAGER = Schedule("lazy"), Schedule("eager")
 
 
@@ -31,26 +32,31 @@ def schedules_of(seeds: int) -> tuple[Schedule, ...]:
 @dataclass(frozen=True)
 class Emulation:
     """How kernels are emulated, and what they come from. launches: shared, so that code which
-    several archs have in common runs once. note(text): told of what the user should know."""
+    several archs have in common runs once. note(text): told of what the user should know.
+    only_built: a case that needs what is not built is skipped."""
 
     planner: Planner
     store: Store
     build: bool
+    only_built: bool
     checks: frozenset[str]
     schedules: tuple[Schedule, ...]
     launches: Launches
     note: Callable[[str], None]
 
-    def subject(self, choice: Choice, variant: str, target: ArchRequest) -> EmulatedSubject:
+    def subject(self, choice: Choice, variant: str, target: Arch) -> EmulatedSubject:
         only = replace(choice, variants=(variant,), by_op=False, variant_named=True)
-        driver = EmulatedDriver(target, checks=self.checks, launches=self.launches)
+        driver = EmulatedDriver(
+            target.compute_capability, target, checks=self.checks, launches=self.launches
+        )
         operator = Operator(
             choice.op, [only], self.planner, self.store, build=self.build, note=self.note,
             driver=driver,
         )  # fmt: skip
         return EmulatedSubject(
-            choice.kernel.name, variant, str(target), operator, driver, self.schedules
-        )
+            choice.kernel.name, variant, str(target), operator, driver, self.only_built,
+            self.schedules,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class EmulatedSubject:
     arch: str | None
     operator: Operator
     driver: EmulatedDriver
+    only_built: bool = False
     schedules: tuple[Schedule, ...] = (LAZY,)
 
     def turns(self, repeat: int) -> Sequence[tuple[str, Subject]]:
@@ -74,7 +81,12 @@ class EmulatedSubject:
 
     def compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, torch.Tensor]) -> Ran:
         arguments = arguments_of(self.operator.op, inputs, outputs)
-        prepared = self.operator.prepared(arguments)
+        try:
+            prepared = self.operator.prepared(arguments)
+        except MissingArtifactError as error:
+            if not self.only_built:
+                raise
+            raise ArgumentError(NOT_BUILT) from error
         if prepared is None:
             return Ran()
         self.driver.schedule = self.schedules[0]

@@ -9,26 +9,32 @@ from sparsekit.cli.options import say
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
 from sparsekit.errors import GpuError, ToolchainError, UsageError
-from sparsekit.model.arch import ArchRequest, parse_archs
+from sparsekit.model.arch import Arch, ArchRequest, parse_archs
 
 if TYPE_CHECKING:
     from sparsekit.check.emulated import Emulation
     from sparsekit.check.emulated_campaign import EmulationPlan
 
-Target = tuple[Choice, ArchRequest]
+Target = tuple[Choice, Arch]
 
 
 def emulation_plan(
-    session: Session, *, build: bool, lineinfo: bool, strict: bool, without: Sequence[str],
-    seeds: int = 0,
+    session: Session, *, build: bool, only_built: bool, lineinfo: bool, strict: bool,
+    without: Sequence[str], seeds: int = 0,
 ) -> EmulationPlan:  # fmt: skip
-    """Raises UsageError for a check that does not exist."""
+    """only_built: nothing is built, and a case that needs what is not is skipped.
+
+    Raises UsageError for a check that does not exist.
+    """
     from sparsekit.check.emulated import schedules_of
     from sparsekit.check.emulated_campaign import EmulationPlan
     from sparsekit.emulator import chosen_checks
 
     checks = chosen_checks(strict=strict, without=without)
-    return EmulationPlan(session.settings, build, lineinfo, checks, schedules_of(seeds))
+    return EmulationPlan(
+        session.settings, build and not only_built, only_built, lineinfo, checks,
+        schedules_of(seeds),
+    )  # fmt: skip
 
 
 def emulation_here(session: Session, plan: EmulationPlan) -> Emulation:
@@ -37,7 +43,14 @@ def emulation_here(session: Session, plan: EmulationPlan) -> Emulation:
     from sparsekit.emulator import Launches
 
     return Emulation(
-        session.planner, session.store, plan.build, plan.checks, plan.schedules, Launches(), say
+        session.planner,
+        session.store,
+        plan.build,
+        plan.only_built,
+        plan.checks,
+        plan.schedules,
+        Launches(),
+        say,
     )
 
 

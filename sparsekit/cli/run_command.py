@@ -99,7 +99,8 @@ def _cpu(
     from sparsekit.operators.emulated_driver import EmulatedDriver
 
     checks = chosen_checks(strict=strict, without=without)
-    return TORCH_CPU, None, EmulatedDriver(one_arch(arch, choices), checks=checks)
+    request = one_arch(arch, choices)
+    return TORCH_CPU, None, EmulatedDriver(request.capability, request.exact, checks=checks)
 
 
 def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:

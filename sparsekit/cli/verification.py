@@ -58,7 +58,13 @@ def on_cpu(
 ) -> Steps:  # fmt: skip
     session = request.session
     plan = emulation_plan(
-        session, build=request.build, lineinfo=lineinfo, strict=strict, without=without, seeds=seeds
+        session,
+        build=request.build,
+        only_built=arch is None,
+        lineinfo=lineinfo,
+        strict=strict,
+        without=without,
+        seeds=seeds,
     )
     if request.repeat != 1:
         raise UsageError("--repeat is for a GPU; an emulated run is the same each time")
@@ -70,10 +76,10 @@ def on_cpu(
         tasks = tasks_of(targets, request.pattern, tags)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
     emulation = emulation_here(session, plan)
-    archs = {id(choice): [r for c, r in targets if c is choice] for choice in request.choices}
+    archs = {id(choice): [t for c, t in targets if c is choice] for choice in request.choices}
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
-        wanted = archs.get(id(choice)) or list(dict.fromkeys(r for _, r in targets))
+        wanted = archs.get(id(choice)) or list(dict.fromkeys(t for _, t in targets))
         return [emulation.subject(choice, variant, target) for target in wanted]
 
     return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file, scalars)

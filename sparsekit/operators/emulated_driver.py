@@ -19,7 +19,7 @@ from sparsekit.emulator import (
     load,
 )
 from sparsekit.errors import GpuError
-from sparsekit.model.arch import SHARED_BYTES_OPTIN, ArchRequest
+from sparsekit.model.arch import SHARED_BYTES_OPTIN, Arch, Capability
 from sparsekit.model.call import Device
 from sparsekit.runtime.driver import KernelHandle
 from sparsekit.runtime.tensors import placement
@@ -48,7 +48,8 @@ class _Config:
 class EmulatedDriver:
     """A device of one arch on the CPU, as `runtime.device_driver.DeviceDriver` wants it.
 
-    target: what it stands for; an exact target runs nothing else. checks: names from
+    capability: what it stands for; only: the one target that it runs, None for the best of each
+    kernel. checks: names from
     `emulator.CHECKS` and `STRICT_CHECKS`, None for the former. schedule: may be changed between
     calls. launched: the launches of the last call.
     """
@@ -57,10 +58,13 @@ class EmulatedDriver:
     runs: Literal["ptx"] = "ptx"
 
     def __init__(
-        self, target: ArchRequest, *, checks: Iterable[str] | None = None,
-        schedule: Schedule | None = None, launches: Launches | None = None,
+        self, capability: Capability, only: Arch | None = None, *,
+        checks: Iterable[str] | None = None, schedule: Schedule | None = None,
+        launches: Launches | None = None,
     ) -> None:  # fmt: skip
-        self.target = target
+        self._facts = Device(
+            capability, SM_COUNT, SHARED_BYTES_OPTIN[capability], name="emulated", only=only
+        )
         self.schedule = schedule or Schedule()
         self.launched: list[Launched] = []
         self._checks = None if checks is None else tuple(sorted(checks))
@@ -71,7 +75,7 @@ class EmulatedDriver:
     def device(self, index: int) -> Device:
         if index:
             raise GpuError(f"there is one CPU to emulate on, found cpu:{index}")
-        return emulated_device(self.target)
+        return self._facts
 
     def load(self, image: bytes, entry: str, what: str) -> KernelHandle:
         text = image.rstrip(b"\0").decode()
@@ -122,15 +126,6 @@ class EmulatedDriver:
         faults = tuple(f for done in self.launched for f in done.report.faults)
         if faults:
             raise FaultError(faults, stopped=any(d.report.stopped for d in self.launched))
-
-
-def emulated_device(target: ArchRequest) -> Device:
-    """What a choice of kernel sees of the emulated device."""
-    capability = target.capability
-    return Device(
-        capability, SM_COUNT, SHARED_BYTES_OPTIN[capability], name=f"the CPU, as {target}",
-        only=target.exact,
-    )  # fmt: skip
 
 
 def _packed(cells: Sequence[Any], params: Sequence[tuple[int, int]]) -> bytes:

@@ -65,7 +65,9 @@ def _emulated(
     requests = parse_archs(arch) if arch is not None else (first_arch(choices),)
     if len(requests) != 1:
         raise UsageError(f"arch must name one arch, found {arch!r}")
-    return EmulatedDriver(requests[0], checks=chosen_checks(strict=strict, without=without))
+    (request,) = requests
+    checks = chosen_checks(strict=strict, without=without)
+    return EmulatedDriver(request.capability, request.exact, checks=checks)
 
 
 def first_arch(choices: Sequence[Choice]) -> ArchRequest:

@@ -85,7 +85,19 @@ _COUNTS = ("zero", "full", "hostile")
 _LAYOUTS = ("leading_invalid", "interior", "empty", "duplicates", "trailing")
 _SPECIAL: dict[str, Any] = {"sink": "special", "return_lse": True}
 
+# A multiple of 16 throughout, as in models: the instances that are built by default take them.
+_ALL_16: dict[str, Any] = {"n_cmp": 512}
+
 _SMOKE = (
+    _case("prefill_16", "smoke", 1, 7, 16, 160, 64, **_MIXED, **_ALL_16),
+    _case("prefill_16_counts", "smoke", 1, 7, 16, 160, 0, **_HOSTILE, **_ALL_16),
+    _case("prefill_16_empty", "smoke", 1, 2, 16, 0, 0, topk_idxs_pad=16, **_ALL_16),
+    _case("decode_16", "smoke", 7, 1, 16, 320, 128, **_MIXED, **_ALL_16),
+    _case("decode_16_counts", "smoke", 7, 1, 16, 320, 128, **_HOSTILE, **_ALL_16),
+    _case("decode_16_nan", "smoke", 2, 1, 16, 160, 64, values="nan", **_ALL_16),
+    _case(
+        "decode_16_nan_counts", "smoke", 2, 1, 16, 160, 64, values="nan", counts="full", **_ALL_16
+    ),
     _case("prefill_small", "smoke sanitize", 1, 5, 16, 160, 64, **_MIXED),
     _case("prefill_padded", "smoke sanitize", 2, 4, 20, 161, 50, **_MIXED, **_SPECIAL, **_PADDED),
     _case("prefill_counts", "smoke sanitize", 2, 9, 16, 200, 100, return_lse=True, **_HOSTILE),
