@@ -24,10 +24,17 @@ def device_option(default: str | None, told: str) -> Callable[[F], F]:
 
 
 def emulation_options(command: F) -> F:
-    """`--seeds`, `--strict`, `--without` and `--lineinfo`."""
-    command = click.option(
-        "--lineinfo", is_flag=True, help="Emulate the artifacts with source lines, for findings."
-    )(command)
+    """`--strict`, `--without` and `--lineinfo`."""
+    return check_options(
+        click.option(
+            "--lineinfo", is_flag=True,
+            help="Emulated: the artifacts with source lines, for findings.",
+        )(command)
+    )  # fmt: skip
+
+
+def check_options(command: F) -> F:
+    """`--strict` and `--without`."""
     command = click.option(
         "--without", metavar="CHECKS", callback=_names,
         help="Checks of the emulator to leave out, by name: bounds,race,...",

@@ -123,6 +123,7 @@ class EmulatedDriver:
         """Raises FaultError when the launches had faults, results being in place."""
         assert self._memory is not None
         self._memory.copy_out()
+        self._memory, self._device_memory = None, Memory()
         faults = tuple(f for done in self.launched for f in done.report.faults)
         if faults:
             raise FaultError(faults, stopped=any(d.report.stopped for d in self.launched))

@@ -63,7 +63,7 @@ def coverage_parts(entries: Sequence[EntryCoverage]) -> list[Table | Lines]:
     parts: list[Table | Lines] = [Table("Coverage: basic blocks of PTX", _COLUMNS, rows, _RIGHT)]
     lines = [
         f"{kernel}:{variant} [{instance}] {entry} {_archs(group)}: "
-        + ", ".join(map(_block, uncovered))
+        + ", ".join(map(block_text, uncovered))
         for (kernel, variant, instance, entry, _, uncovered), group in alike.items()
         if uncovered
     ]
@@ -112,6 +112,6 @@ def _triple(index: tuple[int, int, int]) -> str:
     return ",".join(map(str, index))
 
 
-def _block(block: CodeBlock) -> str:
+def block_text(block: CodeBlock) -> str:
     span = str(block.line) if block.line == block.last_line else f"{block.line}-{block.last_line}"
     return f"{span} ({block.source})" if block.source else span
