@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import queue
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -73,22 +76,27 @@ def _received(connection: Connection, task: Any) -> Any:
 def _serve(connection: Connection, setup: Setup, arguments: tuple[Any, ...]) -> None:
     """Do tasks until the other end is closed, which the parent's death does too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    received: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
     work: Callable[[Any], Any] | None = None
     while True:
-        try:
-            task = connection.recv()
-        except EOFError:
-            return
+        task = received.get()
         try:
             if work is None:
                 work = setup(*arguments)
             answer: tuple[bool, Any] = (True, work(task))
         except Exception as error:
             answer = (False, _portable(error))
+        connection.send(answer)
+
+
+def _receive(connection: Connection, received: queue.SimpleQueue[Any]) -> None:
+    """Hand over the tasks; their end is the parent's, whatever is being done then."""
+    while True:
         try:
-            connection.send(answer)
-        except BrokenPipeError:
-            return
+            received.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)
 
 
 def _portable(error: Exception) -> Exception:

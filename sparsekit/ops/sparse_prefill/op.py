@@ -81,7 +81,9 @@ _SMOKE = (
     _case(
         "small_576", "smoke sanitize", 5, 1500, 20, 576, 301, sink="special", **_MIXED, **_PADDED
     ).with_emulated(s_q=7, topk=521),
-    _case("length_576", "smoke sanitize", 9, 2500, 64, 576, 333, topk_length="hostile", **_MIXED),
+    _case(
+        "length_576", "smoke sanitize", 9, 2500, 64, 576, 333, topk_length="hostile", **_MIXED
+    ).with_emulated(s_q=4),
     _case("v32_64", "smoke", 64, 4096, 128, 576, 2048).with_emulated(s_q=1, topk=512),
     _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite").with_emulated(s_q=2),
 )
@@ -124,7 +126,7 @@ _VALUES = (
     *(
         _case(
             name, "corner smoke", 12, 600, h_q, d_qk, 100, indices="interior", values="inf"
-        ).with_emulated(s_q=2, s_kv=100)
+        ).with_emulated(s_q=2, s_kv=100, topk=20)
         for name, h_q, d_qk in (("inf_listed", 16, 512), ("inf_listed_576", 32, 576))
     ),
     _case("scale_zero", "corner", 4, 600, 16, 576, 100, scale=0.0, **_MIXED),
