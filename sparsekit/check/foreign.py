@@ -183,7 +183,7 @@ def _one_run(
     except _Ended:
         return None, None
     except AssertionError as error:
-        return f"the check failed: {error or _line_of(error, script)}", None
+        return f"the check failed: {str(error) or _line_of(error, script)}", None
     except (UnsupportedError, UsageError):
         raise
     except Exception as error:
