@@ -26,6 +26,7 @@ from sparsekit.emulator.faults import (
 from sparsekit.emulator.host import Program, launch, load, pack_values
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.schedule import Schedule
+from sparsekit.emulator.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
@@ -37,6 +38,7 @@ __all__ = [
     "Program",
     "Report",
     "Schedule",
+    "TensorMap",
     "Uncovered",
     "UnsupportedError",
     "launch",

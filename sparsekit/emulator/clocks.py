@@ -1,9 +1,11 @@
 """Vector clocks: what each warp knows to have happened, of every agent of its unit.
 
-An agent is what accesses memory on its own: a warp, its atomic accesses, its asynchronous copies.
-One clock ticks for the whole batch at each release; an access is stamped with the time and its
-agent, packed into one int32. A warp knows an agent's accesses up to some time; an earlier access is
-ordered before what the warp does next, a later one is not.
+An agent is what accesses memory on its own: a warp, its atomic accesses, its asynchronous
+operations of one kind, or the copies that complete on one mbarrier. One clock ticks for the whole
+batch at each release; an access is stamped with the time and its agent, packed into one int32. A
+warp knows an agent's accesses up to some time; an earlier access is ordered before what the warp
+does next, a later one is not. Of kernels with asynchronous operations a second half of what a warp
+knows says the same of accesses that a proxy fence has made visible to the async proxy.
 """
 
 from __future__ import annotations
@@ -13,24 +15,38 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 from sparsekit.errors import UsageError
 
-KINDS = ("warp", "atomic accesses of warp", "cp.async of warp")
-"""The kinds of agent; one of each per warp."""
-WARP_AGENT, ATOMIC_AGENT, COPY_AGENT = range(len(KINDS))
+KINDS = (
+    "warp", "atomic accesses of warp", "cp.async of warp", "mbarrier initialisation of warp",
+    "wgmma of warp", "bulk copies of warp", "tcgen05 of warp", "tcgen05.ld of warp",
+    "tcgen05.st of warp", "copies that complete on mbarrier",
+)  # fmt: skip
+"""The kinds of agent; one of each per warp, of the last one per mbarrier."""
+(
+    WARP_AGENT, ATOMIC_AGENT, COPY_AGENT, INIT_AGENT, WGMMA_AGENT, BULK_AGENT, TENSOR_AGENT,
+    TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT, BARRIER_AGENT,
+) = range(len(KINDS))  # fmt: skip
+_PLAIN_KINDS = COPY_AGENT + 1  # what kernels without asynchronous chapters need
 _FOREVER = np.iinfo(np.int32).max
 
 
 class Clocks:
-    """known: int32 [warps of the batch, agents of a unit], the packed time up to which it knows."""
+    """known: int32 [warps of the batch, width], the packed time up to which it knows.
 
-    def __init__(self, rows: int, warps_per_unit: int) -> None:
+    width: the agents of a unit; twice as many where proxies matter.
+    """
+
+    def __init__(self, rows: int, warps_per_unit: int, barriers: int = 0) -> None:
         self.warps = warps_per_unit
-        self.agents = len(KINDS) * warps_per_unit
+        self.proxies = barriers > 0
+        self.kinds = BARRIER_AGENT if self.proxies else _PLAIN_KINDS
+        self.agents = self.kinds * warps_per_unit + barriers
+        self.width = self.agents * (2 if self.proxies else 1)
         self._bits = int(self.agents).bit_length()
         self.agent_mask = np.int32((1 << self._bits) - 1)
         self._last = (1 << (31 - self._bits)) - 2
         self.units = rows // warps_per_unit
         self.warp_of_row = np.arange(rows) // self.units
-        self.known = np.zeros((rows, self.agents), np.int32)
+        self.known = np.zeros((rows, self.width), np.int32)
         self.floor = np.zeros(rows, np.int32)
         self.reset()
 
@@ -39,9 +55,15 @@ class Clocks:
         self.time = 1
         rows = np.arange(len(self.known))
         self.known[:] = self.agent_mask
-        self.known[rows, self.warp_of_row] = _FOREVER
-        self.known[rows, self.warps + self.warp_of_row] = _FOREVER
+        for kind in self._own_kinds():
+            self.known[rows, kind * self.warps + self.warp_of_row] = _FOREVER
         self._floor_is_old = True
+
+    def _own_kinds(self) -> tuple[int, ...]:
+        """The agents that are the warp itself: what it does is in order with them."""
+        if self.proxies:
+            return WARP_AGENT, ATOMIC_AGENT, INIT_AGENT
+        return WARP_AGENT, ATOMIC_AGENT
 
     def stamp(self) -> int:
         """The present, packed for agent 0: the agent's number is added."""
@@ -61,24 +83,63 @@ class Clocks:
             )
 
     def agent(self, stamp: int) -> tuple[int, int]:
-        """(kind, warp of the unit) of the agent that made a stamp."""
-        return divmod(stamp & int(self.agent_mask), self.warps)
+        """(kind, warp of the unit or number of the mbarrier) of the agent that made a stamp."""
+        agent = stamp & int(self.agent_mask)
+        if agent >= self.kinds * self.warps:
+            return BARRIER_AGENT, agent - self.kinds * self.warps
+        return divmod(agent, self.warps)
 
     def kind_of(self, stamps: Array) -> Array:
         """The kinds of the agents that made stamps."""
-        kinds: Array = (stamps & self.agent_mask) // self.warps
+        kinds: Array = np.minimum((stamps & self.agent_mask) // self.warps, BARRIER_AGENT)
         return kinds
 
+    def agents_of(self, rows: Array, kind: int) -> Array:
+        """The agents of a kind of the warps."""
+        found: Array = (kind * self.warps + self.warp_of_row[rows]).astype(np.int32)
+        return found
+
+    def barrier_agent(self, number: int) -> int:
+        """The agent of the copies that complete on the mbarrier of a number. Raises UsageError."""
+        agent = self.kinds * self.warps + number
+        if agent >= self.agents:
+            raise UsageError(
+                f"more than {number} mbarriers in one launch unit; switch off the check `race`"
+            )
+        return agent
+
+    def nothing(self) -> Array:
+        """What somebody knows who knows nothing: [width]."""
+        return np.zeros(self.width, np.int32)
+
     def released(self, rows: Array) -> Array:
-        """What the warps know, their own doings up to now included: [rows, agents]."""
+        """What the warps know, their own doings up to now included: [rows, width]."""
         known = self.known[rows]
         own = self.warp_of_row[rows]
         index = np.arange(len(rows))
-        known[index, own] = known[index, self.warps + own] = self.until_now()
+        for kind in self._own_kinds():
+            known[index, kind * self.warps + own] = self.until_now()
         return known
 
+    def fence_proxy(self, rows: Array) -> None:
+        """What the warps know becomes visible to the async proxy."""
+        known = self.released(rows)[:, : self.agents]
+        self.known[rows, self.agents :] = np.maximum(self.known[rows, self.agents :], known)
+        self.tick()
+
+    def publish(self, rows: Array, kind: int) -> None:
+        """What the warps' agents of a kind have done becomes visible to the async proxy."""
+        self.known[rows, self.agents + self.agents_of(rows, kind)] = self.until_now()
+
+    def unfenced(self, rows: Array, stamps: Array) -> Array:
+        """Which stamps the async proxy may not see yet when the warps act in it."""
+        agents = stamps & self.agent_mask
+        known = self.known.reshape(-1).take(rows * self.width + self.agents + agents)
+        late: Array = (stamps > known) & (agents < INIT_AGENT * self.warps)
+        return late
+
     def acquire(self, rows: Array, known: Array) -> None:
-        """The warps learn what known says; [agents] or [rows, agents]."""
+        """The warps learn what known says; [width] or [rows, width]."""
         self.known[rows] = np.maximum(self.known[rows], known)
         self._floor_is_old = True
 

@@ -17,6 +17,7 @@ from sparsekit.emulator.machine import Machine, Translations
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.schedule import Choices, Schedule
 from sparsekit.emulator.storage import Storage
+from sparsekit.emulator.tensor_map import TensorMap
 from sparsekit.errors import ArgumentError, UsageError
 from sparsekit.ptx import Module, parse
 
@@ -28,7 +29,7 @@ _INTEGERS = {"i1": "B", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i"
 _INTEGERS |= {"i64": "q", "u64": "Q"}
 _FORMATS = {**_INTEGERS, "fp32": "f", "fp64": "d"}
 
-Parameter = bytes | int | float | Allocation
+Parameter = bytes | int | float | Allocation | TensorMap
 
 
 class Program:
@@ -120,6 +121,8 @@ def pack(code: Code, params: Sequence[Parameter]) -> bytes:
         offset, size = code.layout.param[formal.name]
         if isinstance(value, Allocation):
             value = value.address
+        if isinstance(value, TensorMap):
+            value = value.packed()
         if isinstance(value, float):
             value = struct.pack({4: "<f", 8: "<d"}.get(size, "<d"), value)
         elif isinstance(value, int):

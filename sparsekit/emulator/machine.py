@@ -13,6 +13,7 @@ import numpy as np
 from sparsekit.emulator.access_log import AccessLog
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.barriers import Barriers
+from sparsekit.emulator.bulk import BulkCopies
 from sparsekit.emulator.calls import CallStack
 from sparsekit.emulator.clocks import Clocks
 from sparsekit.emulator.cluster_barrier import ClusterBarrier
@@ -24,13 +25,16 @@ from sparsekit.emulator.fences import Fences
 from sparsekit.emulator.findings import Findings, StopLaunch
 from sparsekit.emulator.geometry import Geometry
 from sparsekit.emulator.global_races import GlobalRaces
+from sparsekit.emulator.mbarriers import MBarriers
 from sparsekit.emulator.schedule import Choices
 from sparsekit.emulator.storage import Storage
 from sparsekit.emulator.table import is_warp_wide
 from sparsekit.emulator.translate import Binder, BlockFunction, translate
+from sparsekit.emulator.warpgroups import WARPS_OF_GROUP, Warpgroups
 from sparsekit.ptx.operands import Immediate, Register
 
 _NOWHERE = np.iinfo(np.int32).max  # where a thread stands that waits or has exited
+_MOST_MBARRIERS = 128  # of one unit
 _FAIR_STEP = 256  # every so often a warp that is not the lowest runs, so that spinning ends
 
 
@@ -64,12 +68,17 @@ class Machine:
         self.shared_base, self.unit_base = storage.shared_base, storage.unit_base
         self.local_base = storage.local_base
         self.constants: dict[tuple[float, str, int], Array] = {}
-        self.clocks = Clocks(geometry.threads // WARP, geometry.warps_per_unit)
+        barriers = _MOST_MBARRIERS * code.is_asynchronous
+        self.clocks = Clocks(geometry.threads // WARP, geometry.warps_per_unit, barriers)
         self.log = AccessLog(self, races) if findings.checks else None
         self.engine = Engine(choices)
         self.copies = CopyGroups(self)
+        self.bulk = BulkCopies(self)
+        self.warpgroups = Warpgroups(self)
         self.barriers = Barriers(self)
         self.cluster_barrier = ClusterBarrier(self)
+        self.mbarriers = MBarriers(self)
+        self.progress = 0
         self.calls = CallStack(self)
         self.fences = Fences(self, races)
         self._races = races
@@ -86,6 +95,10 @@ class Machine:
         self._convoys: dict[tuple[int, int], Convoy] = {}
         self._functions: dict[tuple[int, int, int, bool], BlockFunction] = {}
         self.steps, self._step_limit = 0, step_limit
+        self._kept_waiting = False
+        warp, units = geometry.warp[::WARP], geometry.units
+        rows = np.arange(len(warp))
+        self._groups = rows - warp % WARPS_OF_GROUP * units  # the first row of a warpgroup
 
     # ---- running
 
@@ -96,7 +109,10 @@ class Machine:
         self.clocks.reset()
         self.barriers.reset()
         self.cluster_barrier.reset()
+        self.mbarriers.reset()
         self.copies.reset()
+        self.bulk.reset()
+        self.warpgroups.reset()
         self.calls.reset()
         self.fences.reset()
         self.block_of_row[:] = self.geometry.block_number()[::WARP]
@@ -113,6 +129,8 @@ class Machine:
                 self._execute(convoy)
             self.engine.drain()
             self.barriers.check_finished()
+            self.mbarriers.check_finished()
+            self.bulk.check_finished()
         finally:
             if self.log is not None:
                 self.log.flush()
@@ -157,6 +175,7 @@ class Machine:
         else:
             self.live[convoy.lo : convoy.hi][mask] = False
         self.park(convoy, mask)
+        self.progress += 1
         self.barriers.threads_left()
         self.cluster_barrier.threads_left()
 
@@ -165,6 +184,10 @@ class Machine:
         if self.log is not None:
             self.log.flush()
         self.findings.add(self.geometry, kind, message, at, thread)
+
+    def line(self, index: int) -> int:
+        """The PTX line of an instruction."""
+        return self.code.matched[index].instruction.line
 
     def defined_in(self, slot: int) -> Array:
         """Per thread whether it has written a register that some path may read unwritten."""
@@ -190,6 +213,10 @@ class Machine:
                 continue
             if not np.count_nonzero(self.live):
                 return None
+            if self.mbarriers.give_up():
+                continue
+            if self._kept_waiting:
+                return self._diverged()
             self.barriers.report_deadlock()
             raise StopLaunch
 
@@ -199,12 +226,12 @@ class Machine:
         while True:
             number, threads = self._choose(standing)
             if number == _NOWHERE:
-                if not parked or self.engine.pending:
-                    return None
-                return self._diverged()
+                self._kept_waiting = parked
+                return None
             convoy = self._convoy(number, threads)
             block = self.code.blocks[number]
-            if convoy.mask is None or not (block.converge or block.members is not None):
+            partial = convoy.mask is not None and (block.converge or block.members is not None)
+            if not (partial or block.warpgroup):
                 return convoy
             waiting = self._waiting_warps(convoy, block)
             if not waiting.size:
@@ -228,7 +255,9 @@ class Machine:
             number = int(lowest[row])
             threads = standing == number
             others = lowest != number  # lanes of one warp stay in order
-            others |= self.choices.run_one_warp() & (np.arange(lowest.size) != row)
+            if self.choices.run_one_warp():
+                kept = self._together(number)
+                others |= kept != kept[row]
             threads.reshape(-1, WARP)[others] = False
             return number, threads
         number = int(standing.min())
@@ -256,13 +285,26 @@ class Machine:
 
     def _waiting_warps(self, convoy: Convoy, block: Block) -> Array:
         """The rows of warps that are to wait for lanes that are not here yet."""
-        assert convoy.mask is not None
-        here = convoy.mask.reshape(-1, WARP)
+        mask = np.ones(convoy.n, np.bool_) if convoy.mask is None else convoy.mask
+        here = mask.reshape(-1, WARP)
         missing = self.live[convoy.lo : convoy.hi].reshape(-1, WARP) & ~here
         if block.members is not None and not block.converge:
             missing &= self._named_lanes(convoy, block, here)
         rows: Array = np.flatnonzero(here.any(axis=1) & missing.any(axis=1)) + convoy.first_row
+        if block.warpgroup:
+            present = np.zeros(len(self._groups), np.bool_)
+            present[convoy.warps(convoy.mask)] = True
+            present[rows] = False
+            whole = np.bincount(self._groups[present], minlength=len(self._groups))
+            alone = present & (whole[self._groups] < WARPS_OF_GROUP)
+            rows = np.union1d(rows, np.flatnonzero(alone))
         return rows
+
+    def _together(self, number: int) -> Array:
+        """Per row what stays together at a block of code: a warp, or a warpgroup."""
+        if self.code.blocks[number].warpgroup:
+            return self._groups
+        return np.arange(len(self._groups))
 
     def _named_lanes(self, convoy: Convoy, block: Block, here: Array) -> Array:
         """[warps, lanes]: the lanes in the membermasks of those that are here."""
@@ -288,9 +330,11 @@ class Machine:
         absent = np.flatnonzero(self.live[lanes] & (self.at[lanes] != number))
         inside = self.code.matched[block.start : block.stop]
         needing = next(m for m in inside if is_warp_wide(m.instruction))
+        lanes_absent = f"lanes {', '.join(map(str, absent))} of the warp"
         self.fault(
             "divergence",
-            f"lanes {', '.join(map(str, absent))} of the warp are needed and never get here",
+            f"{lanes_absent if absent.size else 'other warps of the warpgroup'} are needed and "
+            "never get here",
             needing.index, int(np.flatnonzero(self.at[lanes] == number)[0]) + row * WARP,
         )  # fmt: skip
         return convoy
