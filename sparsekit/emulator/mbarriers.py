@@ -53,7 +53,8 @@ class MBarrier:
     """One mbarrier. index: its byte in the machine's shared memory; agent: of its copies.
 
     arriving: what is known so far of those who arrived in this phase; completed: of those of all
-    phases before; before_end: all that is ordered before the end of the phase. seen: by row of a warp, when it saw the last phase complete.
+    phases before; before_end: all that is ordered before the end of the phase. seen: by row of a
+    warp, when it saw the last phase complete.
     """
 
     index: int
