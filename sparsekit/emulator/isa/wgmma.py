@@ -74,7 +74,7 @@ def mma_async(w: Writer, m: Matched) -> None:
         left = "(" + "".join(f"{w.read(e, 'u4')}, " for e in elements_of(a)) + ")"
     slots = (_slots(w, d), _slots(w, elements_of(a)) if in_registers else ())
     name = w.temp(
-        f"{w.fn(multiply)}(L, {how!r}, {slots!r}, {held}, {left}, {w.read(b, 'u8')}, "
+        f"{w.fn(multiply_matrices)}(L, {how!r}, {slots!r}, {held}, {left}, {w.read(b, 'u8')}, "
         f"{w.read(scale_d, '?')}, {w.mask}, {w.at})"
     )
     w.write_all(target, name, kind)
@@ -86,7 +86,7 @@ def _slots(w: Writer, elements: tuple[Operand, ...]) -> tuple[int, ...]:
     )
 
 
-def multiply(
+def multiply_matrices(
     c: Convoy, how: Any, slots: Any, held: tuple[Array, ...] | None, a: Any, b: Array,
     scale_d: Array, mask: Array | None, at: int,
 ) -> Array:  # fmt: skip
