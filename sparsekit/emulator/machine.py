@@ -215,7 +215,7 @@ class Machine:
                 return None
             if self.mbarriers.give_up():
                 continue
-            if self._kept_waiting:
+            if self._kept_waiting and self.mbarriers.waiting() is None:
                 return self._diverged()
             self.barriers.report_deadlock()
             raise StopLaunch
