@@ -98,6 +98,10 @@ class Code:
         )
 
     @cached_property
+    def uses_tensor_memory(self) -> bool:
+        return any(m.form.base == "tcgen05" for m in self.matched)
+
+    @cached_property
     def warpgroup_slots(self) -> frozenset[int]:
         """The slots that wgmma uses for results, and for A."""
         found = set()

@@ -23,6 +23,7 @@ CHECKS: Mapping[str, str] = {
     "no phase before all have seen the one before",
     "descriptor": "descriptors of tensors, matrices and instructions say what the ISA allows",
     "wgmma": "registers of wgmma in flight are left alone, and fenced before it uses them",
+    "tensor-memory": "tensor memory is allocated before use, by the rules, and freed",
     "undefined-register": "no register is read before it is written",
 }
 """The checks by name, all on unless switched off."""

@@ -23,6 +23,7 @@ from sparsekit.ptx import Module, parse
 
 _BATCH_THREADS = 4096
 _BATCH_SHARED_BYTES = 1 << 25
+_TENSOR_MEMORY_SHARE = 1 << 22  # bytes that a block with tensor memory counts as
 _STEP_LIMIT = 10_000_000
 _KEPT_PROGRAMS = 64
 _INTEGERS = {"i1": "B", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I"}
@@ -177,6 +178,8 @@ def _batch_units(code: Code, shape: Shape, shared_bytes: int) -> int:
     """How many units to run side by side."""
     threads = shape.cluster_size * shape.warps * WARP
     shared = shape.cluster_size * (code.layout.dynamic_start + shared_bytes)
+    if code.uses_tensor_memory:
+        shared = max(shared, shape.cluster_size * _TENSOR_MEMORY_SHARE)
     most = min(_BATCH_THREADS // threads, _BATCH_SHARED_BYTES // shared, shape.units)
     return max(most, 1)
 

@@ -29,6 +29,7 @@ from sparsekit.emulator.mbarriers import MBarriers
 from sparsekit.emulator.schedule import Choices
 from sparsekit.emulator.storage import Storage
 from sparsekit.emulator.table import is_warp_wide
+from sparsekit.emulator.tensor_memory import TensorMemory
 from sparsekit.emulator.translate import Binder, BlockFunction, translate
 from sparsekit.emulator.warpgroups import WARPS_OF_GROUP, Warpgroups
 from sparsekit.ptx.operands import Immediate, Register
@@ -75,6 +76,7 @@ class Machine:
         self.copies = CopyGroups(self)
         self.bulk = BulkCopies(self)
         self.warpgroups = Warpgroups(self)
+        self.tensor_memory = TensorMemory(self)
         self.barriers = Barriers(self)
         self.cluster_barrier = ClusterBarrier(self)
         self.mbarriers = MBarriers(self)
@@ -113,6 +115,7 @@ class Machine:
         self.copies.reset()
         self.bulk.reset()
         self.warpgroups.reset()
+        self.tensor_memory.reset()
         self.calls.reset()
         self.fences.reset()
         self.block_of_row[:] = self.geometry.block_number()[::WARP]
@@ -131,6 +134,7 @@ class Machine:
             self.barriers.check_finished()
             self.mbarriers.check_finished()
             self.bulk.check_finished()
+            self.tensor_memory.check_finished()
         finally:
             if self.log is not None:
                 self.log.flush()

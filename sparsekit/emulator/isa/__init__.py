@@ -19,6 +19,8 @@ from sparsekit.emulator.isa import (
     movement,
     proxies,
     synchronisation,
+    tcgen05_memory,
+    tcgen05_mma,
     tensor_copy,
     warp_matrix,
     wgmma,
@@ -28,7 +30,8 @@ from sparsekit.emulator.table import Table
 CHAPTERS = (
     integer, floating, half, comparison, logic, movement, conversion, memory, async_copy,
     collective, warp_matrix, mma, control, synchronisation,
-    mbarrier, bulk_copy, tensor_copy, proxies, wgmma, atomics, hints,
+    mbarrier, bulk_copy, tensor_copy, proxies, wgmma, tcgen05_memory,
+    tcgen05_mma, atomics, hints,
 )  # fmt: skip
 
 TABLE = Table(module.CHAPTER for module in CHAPTERS)
