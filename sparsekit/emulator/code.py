@@ -261,6 +261,8 @@ def access_bytes(matched: Matched) -> int:
         return min(width * count, _WIDEST_CELL)
     if base == "mbarrier":
         return 8
+    if base == "tcgen05" and matched["alloc"]:
+        return 4
     if base == "cp" and matched["async"] and not matched["bulk"] and len(matched.operands) > 2:
         size = matched.operands[2]
         return size.value if isinstance(size, Immediate) else _WIDEST_CELL

@@ -429,6 +429,10 @@ def test_each_check_can_be_switched_off():
             "barrier.cluster.arrive; barrier.cluster.wait;",
             {"source": DATA}, {"grid": 2, "cluster": (2,)},
         ),
+        "tensor-memory": (
+            "mov.u32 r0, cells; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [r0], 32;",
+            {}, {"threads": 32},
+        ),
         "wgmma": (
             EACH + "st.shared.u32 [r1], tid; fence.proxy.async; bar.sync 0; shr.u32 r2, r0, 4; "
             "cvt.u64.u32 l0, r2; or.b64 l0, l0, 0x800080000; mov.u32 r5, 0; mov.u32 r6, 0; "
