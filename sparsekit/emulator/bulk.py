@@ -16,7 +16,7 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import BULK_AGENT
 from sparsekit.emulator.convoy import WARP
-from sparsekit.emulator.mbarriers import MBarrier
+from sparsekit.emulator.mbarrier_objects import MBarrier
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine

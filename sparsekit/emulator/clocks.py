@@ -4,8 +4,9 @@ An agent is what accesses memory on its own: a warp, its atomic accesses, its as
 operations of one kind, or the copies that complete on one mbarrier. One clock ticks for the whole
 batch at each release; an access is stamped with the time and its agent, packed into one int32. A
 warp knows an agent's accesses up to some time; an earlier access is ordered before what the warp
-does next, a later one is not. Of kernels with asynchronous operations a second half of what a warp
-knows says the same of accesses that a proxy fence has made visible to the async proxy.
+does next, a later one is not. Of kernels with asynchronous operations a second part of what a warp
+knows says the same of accesses that a proxy fence has made visible to the async proxy; with tensor
+memory a third part says it of operations that tcgen05.fence::before_thread_sync has ordered.
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ KINDS = (
     TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT, BARRIER_AGENT,
 ) = range(len(KINDS))  # fmt: skip
 _PLAIN_KINDS = COPY_AGENT + 1  # what kernels without asynchronous chapters need
+_TENSOR_KINDS = (TENSOR_AGENT, TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT)
 _FOREVER = np.iinfo(np.int32).max
 
 
 class Clocks:
     """known: int32 [warps of the batch, width], the packed time up to which it knows.
 
-    width: the agents of a unit; twice as many where proxies matter.
+    width: the agents of a unit, once for each part. ordered: what tcgen05.fence::after_thread_sync
+    has ordered before the warp's operations on tensor memory.
     """
 
-    def __init__(self, rows: int, warps_per_unit: int, barriers: int = 0) -> None:
+    def __init__(
+        self, rows: int, warps_per_unit: int, barriers: int = 0, *, tensor_memory: bool = False
+    ) -> None:
         self.warps = warps_per_unit
         self.proxies = barriers > 0
         self.kinds = BARRIER_AGENT if self.proxies else _PLAIN_KINDS
         self.agents = self.kinds * warps_per_unit + barriers
-        self.width = self.agents * (2 if self.proxies else 1)
+        self._parts = 3 if tensor_memory else 2 if self.proxies else 1
+        self.width = self.agents * self._parts
         self._bits = int(self.agents).bit_length()
         self.agent_mask = np.int32((1 << self._bits) - 1)
         self._last = (1 << (31 - self._bits)) - 2
         self.units = rows // warps_per_unit
         self.warp_of_row = np.arange(rows) // self.units
         self.known = np.zeros((rows, self.width), np.int32)
+        self.ordered = np.zeros((rows, self.agents if tensor_memory else 0), np.int32)
         self.floor = np.zeros(rows, np.int32)
         self.reset()
 
@@ -57,6 +64,10 @@ class Clocks:
         self.known[:] = self.agent_mask
         for kind in self._own_kinds():
             self.known[rows, kind * self.warps + self.warp_of_row] = _FOREVER
+        if self.ordered.size:
+            self.ordered[:] = self.agent_mask
+            for kind in _TENSOR_KINDS:
+                self.ordered[rows, kind * self.warps + self.warp_of_row] = _FOREVER
         self._floor_is_old = True
 
     def _own_kinds(self) -> tuple[int, ...]:
@@ -124,8 +135,26 @@ class Clocks:
     def fence_proxy(self, rows: Array) -> None:
         """What the warps know becomes visible to the async proxy."""
         known = self.released(rows)[:, : self.agents]
-        self.known[rows, self.agents :] = np.maximum(self.known[rows, self.agents :], known)
+        part = slice(self.agents, 2 * self.agents)
+        self.known[rows, part] = np.maximum(self.known[rows, part], known)
         self.tick()
+
+    def fence_tensor(self, rows: Array, *, before: bool) -> None:
+        """tcgen05.fence before or after what orders the warps with others."""
+        part = slice(2 * self.agents, 3 * self.agents)
+        if not before:
+            self.ordered[rows] = np.maximum(self.ordered[rows], self.known[rows, part])
+            return
+        self.known[rows, part] = np.maximum(self.known[rows, part], self.ordered[rows])
+        for kind in _TENSOR_KINDS:
+            self.known[rows, 2 * self.agents + self.agents_of(rows, kind)] = self.until_now()
+        self.tick()
+
+    def let_know(self, known: Array, agent: int) -> None:
+        """Who waits for an agent's operations knows of them, as if by a fence before."""
+        known[agent] = self.until_now()
+        if self._parts > 2:
+            known[2 * self.agents + agent] = self.until_now()
 
     def publish(self, rows: Array, kind: int) -> None:
         """What the warps' agents of a kind have done becomes visible to the async proxy."""

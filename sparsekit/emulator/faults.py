@@ -31,6 +31,9 @@ CHECKS: Mapping[str, str] = {
 STRICT_CHECKS: Mapping[str, str] = {
     "same-value-race": "two warps that write one cell of shared memory are ordered, even when "
     "they write the same value",
+    "tensor-load": "registers that tcgen05.ld fills are used after a tcgen05.wait::ld",
+    "tensor-fence": "operations on tensor memory of several warps have a tcgen05.fence each where "
+    "something orders the warps",
     "mbarrier-proxy-fence": "mbarriers that copies complete on are made visible to the async proxy "
     "by fence.mbarrier_init or a proxy fence",
     "proxy-overwrite": "what the async proxy overwrites in shared memory, and others have stored "

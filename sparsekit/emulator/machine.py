@@ -1,9 +1,7 @@
 """The machine: a batch of blocks, and what runs next.
 
 Threads stand in one array ordered by warp, then by unit (a block, or a cluster of blocks), then by
-lane, so that one warp of all units is one range. The lanes that stand at the lowest block of code
-run first, which brings diverged lanes together again; a warp that an instruction needs whole waits
-for its other lanes as long as anything else can run.
+lane, so that one warp of all units is one range.
 """
 
 from __future__ import annotations
@@ -15,28 +13,26 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.barriers import Barriers
 from sparsekit.emulator.bulk import BulkCopies
 from sparsekit.emulator.calls import CallStack
+from sparsekit.emulator.choosing import NOWHERE, Chooser
 from sparsekit.emulator.clocks import Clocks
 from sparsekit.emulator.cluster_barrier import ClusterBarrier
-from sparsekit.emulator.code import Block, Code
+from sparsekit.emulator.code import Code
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.copies import CopyGroups
 from sparsekit.emulator.engine import Engine
 from sparsekit.emulator.fences import Fences
-from sparsekit.emulator.findings import Findings, StopLaunch
+from sparsekit.emulator.findings import Findings
 from sparsekit.emulator.geometry import Geometry
 from sparsekit.emulator.global_races import GlobalRaces
 from sparsekit.emulator.mbarriers import MBarriers
+from sparsekit.emulator.register_loads import RegisterLoads
 from sparsekit.emulator.schedule import Choices
 from sparsekit.emulator.storage import Storage
-from sparsekit.emulator.table import is_warp_wide
 from sparsekit.emulator.tensor_memory import TensorMemory
 from sparsekit.emulator.translate import Binder, BlockFunction, translate
-from sparsekit.emulator.warpgroups import WARPS_OF_GROUP, Warpgroups
-from sparsekit.ptx.operands import Immediate, Register
+from sparsekit.emulator.warpgroups import Touch, Warpgroups
 
-_NOWHERE = np.iinfo(np.int32).max  # where a thread stands that waits or has exited
 _MOST_MBARRIERS = 128  # of one unit
-_FAIR_STEP = 256  # every so often a warp that is not the lowest runs, so that spinning ends
 
 
 class Translations:
@@ -70,13 +66,17 @@ class Machine:
         self.local_base = storage.local_base
         self.constants: dict[tuple[float, str, int], Array] = {}
         barriers = _MOST_MBARRIERS * code.is_asynchronous
-        self.clocks = Clocks(geometry.threads // WARP, geometry.warps_per_unit, barriers)
+        self.clocks = Clocks(
+            geometry.threads // WARP, geometry.warps_per_unit, barriers,
+            tensor_memory=code.uses_tensor_memory,
+        )  # fmt: skip
         self.log = AccessLog(self, races) if findings.checks else None
         self.engine = Engine(choices)
         self.copies = CopyGroups(self)
         self.bulk = BulkCopies(self)
         self.warpgroups = Warpgroups(self)
         self.tensor_memory = TensorMemory(self)
+        self.register_loads = RegisterLoads(self)
         self.barriers = Barriers(self)
         self.cluster_barrier = ClusterBarrier(self)
         self.mbarriers = MBarriers(self)
@@ -87,20 +87,16 @@ class Machine:
         self.block_of_row = np.zeros(geometry.threads // WARP, np.int64)
         checked = code.suspects and "undefined-register" in findings.checks
         self.defined: dict[int, Array] | None = {} if checked else None
-        self.at = np.full(geometry.threads, _NOWHERE, np.int32)
+        self.at = np.full(geometry.threads, NOWHERE, np.int32)
         self.live = np.zeros(geometry.threads, np.bool_)
         self.executed = np.zeros(len(code.blocks), np.int64)
         self.warps_executed = np.zeros(len(code.blocks), np.int64)
         self.register, self.special = storage.register, storage.special
         self.param, self.symbol_address = storage.param, storage.symbol_address
         self._translations = translations
-        self._convoys: dict[tuple[int, int], Convoy] = {}
         self._functions: dict[tuple[int, int, int, bool], BlockFunction] = {}
-        self.steps, self._step_limit = 0, step_limit
-        self._kept_waiting = False
-        warp, units = geometry.warp[::WARP], geometry.units
-        rows = np.arange(len(warp))
-        self._groups = rows - warp % WARPS_OF_GROUP * units  # the first row of a warpgroup
+        self.steps = 0
+        self.chooser = Chooser(self, step_limit)
 
     # ---- running
 
@@ -116,6 +112,7 @@ class Machine:
         self.bulk.reset()
         self.warpgroups.reset()
         self.tensor_memory.reset()
+        self.register_loads.reset()
         self.calls.reset()
         self.fences.reset()
         self.block_of_row[:] = self.geometry.block_number()[::WARP]
@@ -124,11 +121,11 @@ class Machine:
         if self.defined is not None:
             self.defined.clear()
         self.live[:] = self.geometry.exists & (self.geometry.unit < units)
-        self.at[:] = np.where(self.live, self.code.first_block[self.code.entry.name], _NOWHERE)
+        self.at[:] = np.where(self.live, self.code.first_block[self.code.entry.name], NOWHERE)
         if self.log is not None:
             self.log.start_batch()
         try:
-            while (convoy := self._next()) is not None:
+            while (convoy := self.chooser.next()) is not None:
                 self._execute(convoy)
             self.engine.drain()
             self.barriers.check_finished()
@@ -168,7 +165,7 @@ class Machine:
 
     def park(self, convoy: Convoy, mask: Array | None) -> None:
         """Take threads out of the run; wake brings them back."""
-        self.move(convoy, mask, _NOWHERE)
+        self.move(convoy, mask, NOWHERE)
 
     def wake(self, threads: Array, block: int) -> None:
         self.at[threads] = block
@@ -189,6 +186,11 @@ class Machine:
             self.log.flush()
         self.findings.add(self.geometry, kind, message, at, thread)
 
+    def touch(self, convoy: Convoy, touches: tuple[Touch, ...], mask: Array | None) -> None:
+        """Instructions have used registers that tensor cores read or write by themselves."""
+        self.warpgroups.touch(convoy, touches, mask)
+        self.register_loads.touch(convoy, touches, mask)
+
     def line(self, index: int) -> int:
         """The PTX line of an instruction."""
         return self.code.matched[index].instruction.line
@@ -199,146 +201,3 @@ class Machine:
         if slot not in self.defined:
             self.defined[slot] = np.zeros(self.geometry.threads, np.bool_)
         return self.defined[slot]
-
-    # ---- choosing
-
-    def _next(self) -> Convoy | None:
-        """The threads that run next; None when all have exited."""
-        self.steps += 1
-        if self.steps > self._step_limit:
-            self.fault("limit", f"no end after {self._step_limit} steps", None, None)
-        if self.choices.run_an_operation():
-            self.engine.advance()
-        while True:
-            convoy = self._ready()
-            if convoy is not None:
-                return convoy
-            if self.engine.advance():
-                continue
-            if not np.count_nonzero(self.live):
-                return None
-            if self.mbarriers.give_up():
-                continue
-            if self._kept_waiting and self.mbarriers.waiting() is None:
-                return self._diverged()
-            self.barriers.report_deadlock()
-            raise StopLaunch
-
-    def _ready(self) -> Convoy | None:
-        standing = self.at
-        parked = False
-        while True:
-            number, threads = self._choose(standing)
-            if number == _NOWHERE:
-                self._kept_waiting = parked
-                return None
-            convoy = self._convoy(number, threads)
-            block = self.code.blocks[number]
-            partial = convoy.mask is not None and (block.converge or block.members is not None)
-            if not (partial or block.warpgroup):
-                return convoy
-            waiting = self._waiting_warps(convoy, block)
-            if not waiting.size:
-                return convoy
-            if standing is self.at:
-                standing = self.at.copy()
-            standing.reshape(-1, WARP)[waiting] = np.where(
-                standing.reshape(-1, WARP)[waiting] == number, _NOWHERE,
-                standing.reshape(-1, WARP)[waiting],
-            )  # fmt: skip
-            parked = True
-
-    def _choose(self, standing: Array) -> tuple[int, Array]:
-        """(block, the threads there that run): the lowest, or what the schedule draws."""
-        if self.choices.is_random:
-            lowest = standing.reshape(-1, WARP).min(axis=1)
-            ready = np.flatnonzero(lowest != _NOWHERE)
-            if not ready.size:
-                return _NOWHERE, standing
-            row = int(ready[self.choices.below(ready.size)])
-            number = int(lowest[row])
-            threads = standing == number
-            others = lowest != number  # lanes of one warp stay in order
-            if self.choices.run_one_warp():
-                kept = self._together(number)
-                others |= kept != kept[row]
-            threads.reshape(-1, WARP)[others] = False
-            return number, threads
-        number = int(standing.min())
-        if self.steps % _FAIR_STEP == 0 and number != _NOWHERE:
-            present = np.unique(standing)
-            number = int(
-                present[self.steps // _FAIR_STEP % (len(present) - (present[-1] == _NOWHERE))]
-            )
-        return number, standing == number
-
-    def _convoy(self, number: int, threads: Array) -> Convoy:
-        count = int(np.count_nonzero(threads))
-        first = int(threads.argmax())
-        if count == threads.size:
-            lo, hi = 0, count
-        else:
-            lo = first // WARP * WARP
-            hi = threads.size - int(threads[::-1].argmax()) // WARP * WARP
-        convoy = self._convoys.get((lo, hi))
-        if convoy is None:
-            convoy = self._convoys[lo, hi] = Convoy(self, lo, hi)
-        convoy.mask = None if count == hi - lo else threads[lo:hi]
-        convoy.block = number
-        return convoy
-
-    def _waiting_warps(self, convoy: Convoy, block: Block) -> Array:
-        """The rows of warps that are to wait for lanes that are not here yet."""
-        mask = np.ones(convoy.n, np.bool_) if convoy.mask is None else convoy.mask
-        here = mask.reshape(-1, WARP)
-        missing = self.live[convoy.lo : convoy.hi].reshape(-1, WARP) & ~here
-        if block.members is not None and not block.converge:
-            missing &= self._named_lanes(convoy, block, here)
-        rows: Array = np.flatnonzero(here.any(axis=1) & missing.any(axis=1)) + convoy.first_row
-        if block.warpgroup:
-            present = np.zeros(len(self._groups), np.bool_)
-            present[convoy.warps(convoy.mask)] = True
-            present[rows] = False
-            whole = np.bincount(self._groups[present], minlength=len(self._groups))
-            alone = present & (whole[self._groups] < WARPS_OF_GROUP)
-            rows = np.union1d(rows, np.flatnonzero(alone))
-        return rows
-
-    def _together(self, number: int) -> Array:
-        """Per row what stays together at a block of code: a warp, or a warpgroup."""
-        if self.code.blocks[number].warpgroup:
-            return self._groups
-        return np.arange(len(self._groups))
-
-    def _named_lanes(self, convoy: Convoy, block: Block, here: Array) -> Array:
-        """[warps, lanes]: the lanes in the membermasks of those that are here."""
-        operand = block.members
-        if isinstance(operand, Register):
-            slot = self.code.slots[block.function, operand.name]
-            masks = self.register(slot.index)[convoy.lo : convoy.hi].reshape(-1, WARP)
-        else:
-            value = operand.value if isinstance(operand, Immediate) else -1
-            masks = np.full(here.shape, value % (1 << WARP), np.uint32)
-        named = np.bitwise_or.reduce(np.where(here, masks, 0).astype(np.uint32), axis=1)
-        lanes: Array = ((named[:, None] >> np.arange(WARP, dtype=np.uint32)) & 1) != 0
-        return lanes
-
-    def _diverged(self) -> Convoy:
-        """The lowest lanes of those that wait in vain for the rest of their warps."""
-        number = int(self.at.min())
-        convoy = self._convoy(number, self.at == number)
-        block = self.code.blocks[number]
-        rows = self._waiting_warps(convoy, block)
-        row = int(rows[0])
-        lanes = slice(row * WARP, row * WARP + WARP)
-        absent = np.flatnonzero(self.live[lanes] & (self.at[lanes] != number))
-        inside = self.code.matched[block.start : block.stop]
-        needing = next(m for m in inside if is_warp_wide(m.instruction))
-        lanes_absent = f"lanes {', '.join(map(str, absent))} of the warp"
-        self.fault(
-            "divergence",
-            f"{lanes_absent if absent.size else 'other warps of the warpgroup'} are needed and "
-            "never get here",
-            needing.index, int(np.flatnonzero(self.at[lanes] == number)[0]) + row * WARP,
-        )  # fmt: skip
-        return convoy

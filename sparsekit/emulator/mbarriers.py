@@ -8,17 +8,16 @@ waited for the one before have seen it: they could not tell the two apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sparsekit.emulator.access_log import WRITE
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.barriers import numbers_text
 from sparsekit.emulator.clocks import INIT_AGENT
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.findings import StopLaunch
+from sparsekit.emulator.mbarrier_objects import MBarrier, MBarrierTexts, MWait, MWaiting
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
@@ -29,55 +28,13 @@ MOST_ARRIVALS = (1 << 20) - 1
 _IDLE_ROUNDS = 3  # how often waits may end without success while nothing at all happens
 
 
-@dataclass
-class MWait:
-    """What a wait instruction does. slot: of its predicate, None for a sink; resume: the block."""
-
-    at: int
-    slot: int | None
-    resume: int
-    acquires: bool
-
-
-@dataclass
-class MWaiting:
-    """Threads that wait for the end of a phase."""
-
-    threads: Array
-    phase: int
-    wait: MWait
-
-
-@dataclass
-class MBarrier:
-    """One mbarrier. index: its byte in the machine's shared memory; agent: of its copies.
-
-    arriving: what is known so far of those who arrived in this phase; completed: of those of all
-    phases before; before_end: all that is ordered before the end of the phase. seen: by row of a
-    warp, when it saw the last phase complete.
-    """
-
-    index: int
-    expected: int
-    agent: int
-    made_at: int
-    maker: int
-    stamp: int
-    arriving: Array
-    completed: Array
-    before_end: Array
-    pending: int = 0
-    tx_bytes: int = 0
-    phase: int = 0
-    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
-    waiting: list[MWaiting] = field(default_factory=list)
-
-
 class MBarriers:
     """All mbarriers of a batch, by their place in shared memory."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._texts = MBarrierTexts(machine)
+        self._place = self._texts.place
         self._objects: dict[int, MBarrier] = {}
         self._numbers: dict[int, int] = {}
         self._idle = 0
@@ -86,8 +43,6 @@ class MBarriers:
     def reset(self) -> None:
         self._objects.clear()
         self._idle, self._seen_progress = 0, -1
-
-    # ---- objects
 
     def make(
         self, convoy: Convoy, mask: Array | None, index: Array, counts: Array, at: int
@@ -279,12 +234,7 @@ class MBarriers:
         for row, (stamp, waited_at) in barrier.seen.items():
             agent = int(clocks.warp_of_row[row])
             if barrier.before_end[agent] < stamp:
-                text = (
-                    f"phase {barrier.phase} of the mbarrier at {self._place(barrier.index)} "
-                    f"completes, and nothing orders that after warp {self._warp(row)} has seen "
-                    f"phase {barrier.phase - 1} complete in PTX line "
-                    f"{self._machine.line(waited_at)}: it could miss it (phase overrun)"
-                )
+                text = self._texts.overrun(barrier, row, waited_at)
                 self._machine.fault("mbarrier", text, at, thread)
 
     # ---- waiting
@@ -365,26 +315,10 @@ class MBarriers:
         for barrier in self._objects.values():
             for waiting in barrier.waiting:
                 first = first or waiting
-                parts.append(self._description(barrier, waiting))
+                parts.append(self._texts.waiting(barrier, waiting))
         if first is None:
             return None
         return "; ".join(dict.fromkeys(parts)), first.wait.at, int(first.threads[0])
-
-    def _description(self, barrier: MBarrier, waiting: MWaiting) -> str:
-        machine = self._machine
-        warps = numbers_text({self._warp(row) for row in np.unique(waiting.threads // WARP)})
-        lacks = [f"{barrier.pending} of {barrier.expected} arrivals"] if barrier.pending else []
-        text = f"lacks {' and '.join(lacks)}" if lacks else "has all arrivals"
-        if barrier.tx_bytes > 0:
-            text += f", and {barrier.tx_bytes} bytes have not come"
-        elif barrier.tx_bytes < 0:
-            text += f", and {-barrier.tx_bytes} bytes have come that were not expected"
-        return (
-            f"warps {warps} of block {machine.geometry.block_of(int(waiting.threads[0]))} wait at "
-            f"the mbarrier at {self._place(barrier.index)} (PTX line "
-            f"{machine.line(waiting.wait.at)}) for phase {waiting.phase}, parity "
-            f"{waiting.phase % 2}, which {text}"
-        )
 
     def check_finished(self) -> None:
         """At the end of a batch no bytes may be missing or left over."""
@@ -393,19 +327,4 @@ class MBarriers:
 
     def _check_bytes(self, barrier: MBarrier, at: int, thread: int) -> None:
         if barrier.tx_bytes:
-            come = "did not come" if barrier.tx_bytes > 0 else "came without being expected"
-            text = (
-                f"{abs(barrier.tx_bytes)} bytes {come} in phase {barrier.phase} of the mbarrier at "
-                f"{self._place(barrier.index)}"
-            )
-            self._machine.fault("mbarrier", text, at, thread)
-
-    def _place(self, index: int) -> str:
-        machine = self._machine
-        block, offset = divmod(index, machine.shared_stride)
-        rank = block % machine.cluster_size
-        where = f" of block {rank} of the cluster" if machine.cluster_size > 1 else ""
-        return f"{offset:#x} of shared memory{where}"
-
-    def _warp(self, row: int) -> int:
-        return int(self._machine.geometry.warp[int(row) * WARP])
+            self._machine.fault("mbarrier", self._texts.bytes_left(barrier), at, thread)

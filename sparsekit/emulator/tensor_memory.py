@@ -58,6 +58,7 @@ class TensorMemory:
         self._relinquished: set[int] = set()
         self._block = geometry.unit * geometry.shape.cluster_size + geometry.rank
         self._checks = machine.findings.checks
+        self._fences = "tensor-fence" in self._checks
 
     def reset(self) -> None:
         self.cells[:] = _GARBAGE
@@ -182,6 +183,8 @@ class TensorMemory:
     ) -> None:
         clocks = self._machine.clocks
         known = clocks.known[thread // WARP]
+        if self._fences:
+            self._check_fences(stamps, region, does, at, thread)
         first = int(stamps.flat[0])
         if (stamps == first).all():
             writer = first & int(clocks.agent_mask)
@@ -194,6 +197,21 @@ class TensorMemory:
             written_at = int(self._written_at[region.index][position])
             what = f"wrote in PTX line {self._machine.line(written_at)}"
             self._report(does, late, region, int(writers[position]), what, at, thread)
+
+    def _check_fences(self, stamps: Array, region: Region, does: str, at: int, thread: int) -> None:
+        """Operations of other warps that are in order, but for want of a tcgen05.fence."""
+        clocks = self._machine.clocks
+        row = thread // WARP
+        writers = stamps & clocks.agent_mask
+        late = (stamps > clocks.ordered[row][writers]) & (stamps <= clocks.known[row][writers])
+        if np.count_nonzero(late):
+            position = np.unravel_index(int(late.argmax()), late.shape)
+            line = self._machine.line(int(self._written_at[region.index][position]))
+            text = (
+                f"{does} cells of tensor memory written in PTX line {line} by another warp; no "
+                "tcgen05.fence::before_thread_sync follows that, or no after_thread_sync precedes"
+            )
+            self._machine.fault("tensor-fence", text, at, thread)
 
     def _report(
         self, does: str, bad: Array, region: Region, other: int, what: str, at: int, thread: int

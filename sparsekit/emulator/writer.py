@@ -30,6 +30,7 @@ from sparsekit.ptx.operands import (
 
 _UNSIGNED = {0: "?", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _RELAXED = frozenset({"ld", "ldu", "st", "cvt"})  # operands may be wider than the type
+_TENSOR_CORES = ("wgmma", "tcgen05")
 _CLOCKS = ("%clock", "%globaltimer")
 
 
@@ -64,7 +65,7 @@ class Writer(Source):
         """Start an instruction: its guard becomes the mask of what it writes."""
         self.matched = matched
         self._guard = self._mask = None
-        if self.code.warpgroup_slots and matched.form.base == "wgmma":
+        if self.code.asynchronous_slots and matched.form.base in _TENSOR_CORES:
             self._flush_touches()
         guard = matched.instruction.predicate
         if guard is not None:
@@ -73,21 +74,21 @@ class Writer(Source):
             if matched.instruction.negated:
                 self._guard = self.temp(f"~{self._guard}")
         self._check_defined(matched.instruction.reads[guard is not None :])
-        if self.code.warpgroup_slots and matched.form.base != "wgmma":
+        if self.code.asynchronous_slots and matched.form.base != "wgmma":
             self._note_touch(matched)
 
     def _note_touch(self, matched: Matched) -> None:
-        """Remember the use of registers that wgmma uses too, up to the next wgmma."""
+        """Remember the use of registers that tensor cores use, up to their next instruction."""
         instruction = matched.instruction
         reads, writes = (
             tuple(s for s in (self._slot(r).index for r in registers) if s in tracked)
-            for tracked in (self.code.warpgroup_slots,)
+            for tracked in (self.code.asynchronous_slots,)
             for registers in (instruction.reads, instruction.writes)
         )
         if reads or writes:
             copies = matched.form.base == "mov"
             self._touches.append(Touch(matched.index, reads, writes, copies))
-            if self._guard is not None:
+            if self._guard is not None or matched.form.base in _TENSOR_CORES:
                 self._flush_touches(self.mask)
 
     def _flush_touches(self, mask: str | None = None) -> None:
@@ -96,7 +97,7 @@ class Writer(Source):
             self.env[name] = tuple(self._touches)
             self._touches.clear()
             where = mask or ("m" if self.masked else "None")
-            self.line(f"L.machine.warpgroups.touch(L, {name}, {where})")
+            self.line(f"L.machine.touch(L, {name}, {where})")
 
     def _check_defined(self, reads: tuple[Register, ...]) -> None:
         """Check what some path may bring here unwritten, in the lanes that execute."""

@@ -10,7 +10,7 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.isa.control import both
 from sparsekit.emulator.isa.memory import sized_address, space_of
-from sparsekit.emulator.mbarriers import MWait
+from sparsekit.emulator.mbarrier_objects import MWait
 from sparsekit.emulator.storage import SHARED_WINDOW
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer

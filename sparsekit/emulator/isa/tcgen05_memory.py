@@ -25,7 +25,7 @@ from sparsekit.emulator.tensor_layouts import (
 )
 from sparsekit.emulator.tensor_memory import Region
 from sparsekit.emulator.writer import Writer, elements_of
-from sparsekit.ptx.operands import Address, Immediate, Operand
+from sparsekit.ptx.operands import Address, Immediate, Operand, Register
 
 CHAPTER = Chapter("TensorCore 5th Generation Instructions: allocation, ld, st, cp")
 _WORD_BYTES = 4
@@ -144,19 +144,26 @@ def ld(w: Writer, m: Matched) -> None:
     elements = elements_of(target)
     how = _shape(w, m, len(elements), split[0] if split else None)
     place = tensor_address(w, m, address)
-    name = w.temp(f"{w.fn(load)}(L, {place}, {how!r}, {len(elements)}, {w.mask}, {w.at})")
+    slots = tuple(
+        w.code.slots[w.block.function, e.name].index for e in elements if isinstance(e, Register)
+    )
+    name = w.temp(
+        f"{w.fn(load)}(L, {place}, {how!r}, {len(elements)}, {slots!r}, {w.mask}, {w.at})"
+    )
     w.write_all(target, name, "u4")
 
 
 def load(
-    c: Convoy, address: Array, how: tuple[str, int, bool], count: int, mask: Array | None, at: int
-) -> Array:
+    c: Convoy, address: Array, how: tuple[str, int, bool], count: int, slots: tuple[int, ...],
+    mask: Array | None, at: int,
+) -> Array:  # fmt: skip
     """[registers, lanes]; the registers are ready at once, the cells free after the wait."""
     found = np.zeros((count, c.n), np.uint32)
     memory = c.machine.tensor_memory
     for thread in warps_with_first_threads(c, mask):
         lanes, columns = _cells(c, int(address[thread - c.lo]), how, count, at, thread)
         _note(c, lanes, columns, False, at, thread)
+        c.machine.register_loads.start(thread // WARP, slots, at)
         block = memory.block_of(thread)
         values = memory.cells[block, lanes, columns]
         if how[2]:
@@ -240,11 +247,26 @@ def wait_for(c: Convoy, stores: bool, mask: Array | None) -> None:
     if stores:
         streams = {("store", row) for row in rows.tolist()}
         machine.engine.force(lambda op: op.stream in streams)
+    else:
+        machine.register_loads.wait(rows)
     if c.log is not None:
         c.log.flush()
         until = np.full(rows.size, machine.clocks.until_now(), np.int32)
         machine.clocks.learn(rows, TENSOR_STORE_AGENT if stores else TENSOR_LOAD_AGENT, until)
         machine.clocks.tick()
+
+
+@CHAPTER.form("tcgen05 what=fence::before_thread_sync|fence::after_thread_sync", 0)
+def fence(w: Writer, m: Matched) -> None:
+    before = m["what"] == "fence::before_thread_sync"
+    w.line(f"{w.fn(order_by_fence)}(L, {before}, {w.mask})")
+
+
+def order_by_fence(c: Convoy, before: bool, mask: Array | None) -> None:
+    """Operations on tensor memory before or after what orders threads; a strict check asks."""
+    if c.log is not None:
+        c.log.flush()
+        c.machine.clocks.fence_tensor(c.warps(mask), before=before)
 
 
 # ---- copies

@@ -1,4 +1,4 @@
-"""PTX ISA, TensorCore 5th Generation Instructions: mma, mma.ws, commit, fence.
+"""PTX ISA, TensorCore 5th Generation Instructions: mma, mma.ws, commit.
 
 A product is started by one thread and takes effect after what that thread's warp started before.
 Products are summed in single precision, in no order that is promised.
@@ -26,14 +26,14 @@ from sparsekit.emulator.isa.tcgen05_memory import (
 )
 from sparsekit.emulator.isa.wgmma import read_matrix
 from sparsekit.emulator.matrix_operand import chunks_of, element_places, tensor_core_operand
-from sparsekit.emulator.mbarriers import MBarrier
+from sparsekit.emulator.mbarrier_objects import MBarrier
 from sparsekit.emulator.table import Chapter, Matched, unsupported
 from sparsekit.emulator.tensor_layouts import LANES, DataPath, column_of, data_path, lane_of
 from sparsekit.emulator.tensor_memory import Region
 from sparsekit.emulator.writer import Writer, elements_of
 from sparsekit.ptx.operands import Address, Immediate, Vector
 
-CHAPTER = Chapter("TensorCore 5th Generation Instructions: mma, commit, fence")
+CHAPTER = Chapter("TensorCore 5th Generation Instructions: mma, commit")
 _SIZES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 _K_BYTES = 32
 _WORDS = 8  # columns that a row of A takes in tensor memory
@@ -242,7 +242,7 @@ def start_commit(
         if c.log is not None:
             c.log.flush()
             known = clocks.released(np.array([thread // WARP]))[0]
-            known[agent_of(c, thread, TENSOR_AGENT)] = clocks.until_now()
+            clocks.let_know(known, agent_of(c, thread, TENSOR_AGENT))
             clocks.tick()
 
         def arrive(found: list[MBarrier] = found, known: Any = known, thread: int = thread) -> None:
@@ -250,9 +250,3 @@ def start_commit(
                 machine.mbarriers.arrive_later(barrier, known, at, thread)
 
         machine.engine.issue(TensorOperation(arrive, thread // WARP))
-
-
-CHAPTER.hint(
-    "tcgen05 what=fence::before_thread_sync|fence::after_thread_sync", 0,
-    "what orders threads orders their operations on tensor memory too",
-)  # fmt: skip
