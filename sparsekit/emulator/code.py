@@ -100,6 +100,11 @@ class Code:
         )
 
     @cached_property
+    def controls_launch(self) -> bool:
+        """Whether blocks that have not started may be cancelled."""
+        return any(m.form.base == "clusterlaunchcontrol" for m in self.matched)
+
+    @cached_property
     def uses_tensor_memory(self) -> bool:
         return any(m.form.base == "tcgen05" for m in self.matched)
 

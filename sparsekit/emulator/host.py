@@ -100,8 +100,11 @@ def launch(
         )
         with np.errstate(all="ignore"):
             try:
-                for first in range(0, shape.units, units):
-                    machine.run(first, min(units, shape.units - first))
+                machine.waiting_units = list(range(shape.units))
+                while left := machine.waiting_units:
+                    first, count = left[0], min(units, len(left))
+                    del left[:count]
+                    machine.run(first, count)
             except StopLaunch:
                 pass
             if races is not None:
@@ -180,6 +183,8 @@ def _batch_units(code: Code, shape: Shape, shared_bytes: int) -> int:
     shared = shape.cluster_size * (code.layout.dynamic_start + shared_bytes)
     if code.uses_tensor_memory:
         shared = max(shared, shape.cluster_size * _TENSOR_MEMORY_SHARE)
+    if code.controls_launch:  # the others are to be cancelled
+        return 1
     most = min(_BATCH_THREADS // threads, _BATCH_SHARED_BYTES // shared, shape.units)
     return max(most, 1)
 

@@ -96,6 +96,7 @@ class Machine:
         self._translations = translations
         self._functions: dict[tuple[int, int, int, bool], BlockFunction] = {}
         self.steps = 0
+        self.waiting_units: list[int] = []  # of the launch, that have not started
         self.chooser = Chooser(self, step_limit)
 
     # ---- running

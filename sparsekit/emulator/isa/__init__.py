@@ -12,6 +12,7 @@ from sparsekit.emulator.isa import (
     half,
     hints,
     integer,
+    launch_control,
     logic,
     mbarrier,
     memory,
@@ -31,7 +32,7 @@ CHAPTERS = (
     integer, floating, half, comparison, logic, movement, conversion, memory, async_copy,
     collective, warp_matrix, mma, control, synchronisation,
     mbarrier, bulk_copy, tensor_copy, proxies, wgmma, tcgen05_memory,
-    tcgen05_mma, atomics, hints,
+    tcgen05_mma, launch_control, atomics, hints,
 )  # fmt: skip
 
 TABLE = Table(module.CHAPTER for module in CHAPTERS)
