@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from sparsekit.emulator.async_registers import asynchronous_slots
 from sparsekit.emulator.faults import UnsupportedError
 from sparsekit.emulator.layout import Layout, lay_out
 from sparsekit.emulator.liveness import live_registers
 from sparsekit.emulator.table import Matched, is_full, membermask, needs_whole_warp
 from sparsekit.ptx import Function, Instruction, Module, control_flow
 from sparsekit.ptx.definedness import maybe_undefined_reads
-from sparsekit.ptx.operands import Address, Arguments, Immediate, Operand, Register, Symbol, Vector
+from sparsekit.ptx.operands import Address, Arguments, Immediate, Operand, Register, Symbol
 
 _WIDEST_CELL = 16
-_WORD_BYTES = 4
-_HELD_OPERANDS = {("wgmma", "mma_async"): 2, ("tcgen05", "ld"): 1}
 _ASYNCHRONOUS = frozenset({"mbarrier", "wgmma", "tcgen05", "clusterlaunchcontrol"})
 _WIDTHS = {"pred": 0, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2}
 _WIDTHS |= {"b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4}
@@ -110,19 +109,8 @@ class Code:
 
     @cached_property
     def asynchronous_slots(self) -> frozenset[int]:
-        """The slots that wgmma uses for results and for A, and that tcgen05.ld fills."""
-        found = set()
-        for block in self.blocks:
-            for matched in self.matched[block.start : block.stop]:
-                operands = matched.operands[: _HELD_OPERANDS.get(_operation(matched), 0)]
-                for operand in operands:
-                    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-                    names = [e.name for e in elements if isinstance(e, Register)]
-                    found |= {
-                        slot.index for name in names
-                        if (slot := self.slots[block.function, name]).width == _WORD_BYTES
-                    }  # fmt: skip
-        return frozenset(found)
+        """The slots that tensor cores read or write by themselves, and those copied from them."""
+        return asynchronous_slots(self)
 
     @cached_property
     def suspect_slots(self) -> frozenset[int]:
@@ -259,11 +247,6 @@ def _successors(code: Code, block: Block) -> Iterator[int]:
         yield from (labels[name] for name in table)
     if instruction.predicate is not None or base not in ("bra", "brx", "ret", "exit", "trap"):
         yield following
-
-
-def _operation(matched: Matched) -> tuple[str, str]:
-    code = matched.instruction.opcode
-    return code.base, code.modifiers[0] if code.modifiers else ""
 
 
 def access_bytes(matched: Matched) -> int:

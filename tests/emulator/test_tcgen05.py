@@ -7,7 +7,7 @@ import pytest
 from test_wgmma import encode, place_of, strides_of
 from whole_block import clean, run_block
 
-from sparsekit.emulator import Schedule, UnsupportedError
+from sparsekit.emulator import CHECKS, Schedule, UnsupportedError
 
 BYTES = 65536
 SHARED = (
@@ -446,3 +446,44 @@ def test_descriptors():
         product(
             edit=lambda t: t.replace("setp.ne.u32 p3", "and.b64 l4, l4, 0x3FFF; setp.ne.u32 p3")
         )
+
+
+def test_registers_before_their_wait():
+    """Hardware waits where a register is used; the strict check wants the instruction."""
+    load = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {w1}, [r8];"
+    body = (
+        ".reg .b32 w<64>;" + ALLOC + write_all(8) + load
+        + "{wait} mov.b32 w3, w1; add.u32 w2, w3, 1; {late}" + FREE
+    )  # fmt: skip
+    strict = [*CHECKS, "tensor-load"]
+
+    def found(wait, late, **options):
+        text = body.replace("{wait}", wait).replace("{late}", late)
+        return [f.kind for f in run_block(text, {}, 128, shared=SHARED, **options)[0].faults]
+
+    assert found(WAIT_LD, "", checks=strict) == []
+    assert found("", WAIT_LD) == []
+    assert found("", WAIT_LD, checks=strict) == ["tensor-load"]
+
+
+FENCES = "tcgen05.fence::before_thread_sync;", "tcgen05.fence::after_thread_sync;"
+
+
+def test_fences_between_warps():
+    """Warps 0 and 4 have the same lanes: one stores, the other loads."""
+    body = (
+        ".reg .b32 w<64>;" + ALLOC + "mov.u32 w0, 5; @!p4 bra B1;"
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [r1], {w0};" + WAIT_ST + "B1: {before} bar.sync 0;"
+        "{after} setp.lt.u32 p5, tid, 128; @p5 bra B2; setp.ge.u32 p5, tid, 160; @p5 bra B2;"
+        "tcgen05.ld.sync.aligned.32x32b.x1.b32 {w1}, [r1];" + WAIT_LD + "B2: " + FREE
+    )  # fmt: skip
+    strict = [*CHECKS, "tensor-fence"]
+
+    def found(before=FENCES[0], after=FENCES[1], checks=strict):
+        text = body.replace("{before}", before).replace("{after}", after)
+        return [f.kind for f in run_block(text, {}, 256, shared=SHARED, checks=checks)[0].faults]
+
+    assert found() == []
+    assert found(before="") == ["tensor-fence"]
+    assert found(after="") == ["tensor-fence"]
+    assert found(before="", after="", checks=CHECKS) == []
