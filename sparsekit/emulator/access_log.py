@@ -132,6 +132,7 @@ class AccessLog:
         self._pending.clear()
         self._elements = 0
         self._shared.reset()
+        self._global.reset()
 
     def add(
         self, space: str, kind: int, size_bytes: int, index: Array, lanes: Array | None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.clocks import BULK_AGENT
+from sparsekit.emulator.clocks import BULK_AGENT, BULK_STORE_AGENT
 from sparsekit.emulator.convoy import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier
 
@@ -87,7 +87,7 @@ class BulkCopies:
             machine.log.flush()
             clocks, rows = machine.clocks, np.array([thread // WARP])
             for signal in signals:
-                machine.mbarriers.check_visible(signal.barrier, at, thread)
+                machine.mbarriers.order.check_visible(signal.barrier, at, thread)
             known = clocks.released(rows)[0]
             for signal in signals:
                 known[signal.barrier.agent] = clocks.until_now()
@@ -114,8 +114,8 @@ class BulkCopies:
             self._committed[row] += 1
         machine.clocks.tick()
 
-    def wait(self, rows: Array, open_groups: int) -> None:
-        """Wait until at most so many of each warp's groups are in flight."""
+    def wait(self, rows: Array, open_groups: int, *, only_reads: bool) -> None:
+        """Wait until at most so many of each warp's groups are in flight, or still read."""
         machine = self._machine
         limits = {row: int(self._committed[row]) - open_groups - 1 for row in rows.tolist()}
         machine.engine.force(
@@ -128,6 +128,8 @@ class BulkCopies:
             if last >= 0:
                 until = np.array([self._closed_at[row][last]], np.int32)
                 machine.clocks.learn(np.array([row]), BULK_AGENT, until)
+                if not only_reads:
+                    machine.clocks.learn(np.array([row]), BULK_STORE_AGENT, until)
 
     def check_finished(self) -> None:
         """A block must not exit before its copies have read its shared memory."""

@@ -10,10 +10,8 @@ import numpy as np
 from sparsekit.emulator.access_log import (
     ASYNC_READ,
     ASYNC_WRITE,
-    READ,
     STRONG_READ,
     STRONG_WRITE,
-    WRITE,
 )
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
@@ -69,7 +67,7 @@ def note_global(c: Convoy, tile: Tile, kind: int, at: int, thread: int) -> None:
         c.log.add("global", kind, tile.piece_bytes, index, lanes, True, c, at)
 
 
-GLOBAL_READ, GLOBAL_WRITE = READ, WRITE
+GLOBAL_READ, GLOBAL_WRITE = ASYNC_READ, ASYNC_WRITE
 GLOBAL_REDUCTION_READ, GLOBAL_REDUCTION = STRONG_READ, STRONG_WRITE
 
 

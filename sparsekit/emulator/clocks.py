@@ -5,8 +5,9 @@ operations of one kind, or the copies that complete on one mbarrier. One clock t
 batch at each release; an access is stamped with the time and its agent, packed into one int32. A
 warp knows an agent's accesses up to some time; an earlier access is ordered before what the warp
 does next, a later one is not. Of kernels with asynchronous operations a second part of what a warp
-knows says the same of accesses that a proxy fence has made visible to the async proxy; with tensor
-memory a third part says it of operations that tcgen05.fence::before_thread_sync has ordered.
+knows says the same of accesses that a proxy fence has made visible to the async proxy, a third one
+of those in global memory; with tensor memory a fourth part says it of operations that
+tcgen05.fence::before_thread_sync has ordered.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from sparsekit.errors import UsageError
 
 KINDS = (
     "warp", "atomic accesses of warp", "cp.async of warp", "mbarrier initialisation of warp",
-    "wgmma of warp", "bulk copies of warp", "tcgen05 of warp", "tcgen05.ld of warp",
-    "tcgen05.st of warp", "copies that complete on mbarrier",
+    "wgmma of warp", "bulk copies of warp", "bulk stores of warp",
+    "tcgen05 of warp", "tcgen05.ld of warp", "tcgen05.st of warp",
+    "copies that complete on mbarrier",
 )  # fmt: skip
 """The kinds of agent; one of each per warp, of the last one per mbarrier."""
 (
-    WARP_AGENT, ATOMIC_AGENT, COPY_AGENT, INIT_AGENT, WGMMA_AGENT, BULK_AGENT, TENSOR_AGENT,
-    TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT, BARRIER_AGENT,
+    WARP_AGENT, ATOMIC_AGENT, COPY_AGENT, INIT_AGENT, WGMMA_AGENT, BULK_AGENT, BULK_STORE_AGENT,
+    TENSOR_AGENT, TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT, BARRIER_AGENT,
 ) = range(len(KINDS))  # fmt: skip
 _PLAIN_KINDS = COPY_AGENT + 1  # what kernels without asynchronous chapters need
 _TENSOR_KINDS = (TENSOR_AGENT, TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT)
+SHARED_PART, GLOBAL_PART, TENSOR_PART = 1, 2, 3  # of what a warp knows
 _FOREVER = np.iinfo(np.int32).max
 
 
@@ -45,7 +48,7 @@ class Clocks:
         self.proxies = barriers > 0
         self.kinds = BARRIER_AGENT if self.proxies else _PLAIN_KINDS
         self.agents = self.kinds * warps_per_unit + barriers
-        self._parts = 3 if tensor_memory else 2 if self.proxies else 1
+        self._parts = 4 if tensor_memory else 3 if self.proxies else 1
         self.width = self.agents * self._parts
         self._bits = int(self.agents).bit_length()
         self.agent_mask = np.int32((1 << self._bits) - 1)
@@ -132,38 +135,42 @@ class Clocks:
             known[index, kind * self.warps + own] = self.until_now()
         return known
 
-    def fence_proxy(self, rows: Array) -> None:
-        """What the warps know becomes visible to the async proxy."""
+    def _part(self, part: int) -> slice:
+        return slice(part * self.agents, (part + 1) * self.agents)
+
+    def fence_proxy(self, rows: Array, parts: tuple[int, ...]) -> None:
+        """What the warps know becomes visible to the async proxy, in shared or global memory."""
         known = self.released(rows)[:, : self.agents]
-        part = slice(self.agents, 2 * self.agents)
-        self.known[rows, part] = np.maximum(self.known[rows, part], known)
+        for part in map(self._part, parts):
+            self.known[rows, part] = np.maximum(self.known[rows, part], known)
         self.tick()
 
     def fence_tensor(self, rows: Array, *, before: bool) -> None:
         """tcgen05.fence before or after what orders the warps with others."""
-        part = slice(2 * self.agents, 3 * self.agents)
+        part = self._part(TENSOR_PART)
         if not before:
             self.ordered[rows] = np.maximum(self.ordered[rows], self.known[rows, part])
             return
         self.known[rows, part] = np.maximum(self.known[rows, part], self.ordered[rows])
         for kind in _TENSOR_KINDS:
-            self.known[rows, 2 * self.agents + self.agents_of(rows, kind)] = self.until_now()
+            agents = TENSOR_PART * self.agents + self.agents_of(rows, kind)
+            self.known[rows, agents] = self.until_now()
         self.tick()
 
     def let_know(self, known: Array, agent: int) -> None:
         """Who waits for an agent's operations knows of them, as if by a fence before."""
         known[agent] = self.until_now()
-        if self._parts > 2:
-            known[2 * self.agents + agent] = self.until_now()
+        if self._parts > TENSOR_PART:
+            known[TENSOR_PART * self.agents + agent] = self.until_now()
 
     def publish(self, rows: Array, kind: int) -> None:
         """What the warps' agents of a kind have done becomes visible to the async proxy."""
         self.known[rows, self.agents + self.agents_of(rows, kind)] = self.until_now()
 
-    def unfenced(self, rows: Array, stamps: Array) -> Array:
+    def unfenced(self, rows: Array, stamps: Array, part: int = SHARED_PART) -> Array:
         """Which stamps the async proxy may not see yet when the warps act in it."""
         agents = stamps & self.agent_mask
-        known = self.known.reshape(-1).take(rows * self.width + self.agents + agents)
+        known = self.known.reshape(-1).take(rows * self.width + part * self.agents + agents)
         late: Array = (stamps > known) & (agents < INIT_AGENT * self.warps)
         return late
 

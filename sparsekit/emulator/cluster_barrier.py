@@ -57,11 +57,10 @@ class ClusterBarrier:
         """What the warps' arrivals that are relaxed pass on from now on."""
         clocks = self._machine.clocks
         if clocks.proxies:
-            self._published[rows, clocks.agents_of(rows, INIT_AGENT)] = clocks.until_now()
+            agents = clocks.agents_of(rows, INIT_AGENT)
+            for part in (0, clocks.agents):  # also to the async proxy
+                self._published[rows, part + agents] = clocks.until_now()
             clocks.publish(rows, INIT_AGENT)
-            known = clocks.known[rows]
-            half = slice(clocks.agents, None)
-            self._published[rows, half] = np.maximum(self._published[rows, half], known[:, half])
             clocks.tick()
 
     def wait(self, convoy: Convoy, mask: Array | None, index: int, resume: int) -> None:

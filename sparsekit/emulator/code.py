@@ -104,6 +104,10 @@ class Code:
         return any(m.form.base == "clusterlaunchcontrol" for m in self.matched)
 
     @cached_property
+    def copies_in_bulk(self) -> bool:
+        return any(m.form.base == "cp" and m["bulk"] for m in self.matched)
+
+    @cached_property
     def uses_tensor_memory(self) -> bool:
         return any(m.form.base == "tcgen05" for m in self.matched)
 

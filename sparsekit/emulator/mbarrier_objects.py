@@ -103,6 +103,25 @@ class MBarrierTexts:
             "overrun)"
         )
 
+    def used_early(self, barrier: MBarrier) -> str:
+        return (
+            f"the mbarrier at {self.place(barrier.index)} is used, and nothing orders that after "
+            f"its initialisation in PTX line {self._machine.line(barrier.made_at)}"
+        )
+
+    def not_visible(self, barrier: MBarrier) -> str:
+        return (
+            f"a copy completes on the mbarrier at {self.place(barrier.index)}, and neither "
+            "fence.mbarrier_init nor a proxy fence follows its initialisation in PTX line "
+            f"{self._machine.line(barrier.made_at)}"
+        )
+
+    def ends_early(self, barrier: MBarrier, row: int, waited_at: int) -> str:
+        return (
+            f"the mbarrier at {self.place(barrier.index)} ends, and nothing orders that after the "
+            f"wait of warp {self.warp(row)} in PTX line {self._machine.line(waited_at)}"
+        )
+
     def bytes_left(self, barrier: MBarrier) -> str:
         come = "did not come" if barrier.tx_bytes > 0 else "came without being expected"
         return (

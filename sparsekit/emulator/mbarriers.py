@@ -18,6 +18,7 @@ from sparsekit.emulator.clocks import INIT_AGENT
 from sparsekit.emulator.convoy import WARP, Convoy
 from sparsekit.emulator.findings import StopLaunch
 from sparsekit.emulator.mbarrier_objects import MBarrier, MBarrierTexts, MWait, MWaiting
+from sparsekit.emulator.mbarrier_order import MBarrierOrder
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
@@ -35,6 +36,7 @@ class MBarriers:
         self._machine = machine
         self._texts = MBarrierTexts(machine)
         self._place = self._texts.place
+        self.order = MBarrierOrder(machine, self._texts)
         self._objects: dict[int, MBarrier] = {}
         self._numbers: dict[int, int] = {}
         self._idle = 0
@@ -84,6 +86,7 @@ class MBarriers:
                 text = f"the mbarrier at {self._place(barrier.index)} ends while threads wait at it"
                 self._machine.fault("mbarrier", text, at, thread)
             self._check_bytes(barrier, at, thread)
+            self.order.check_seen(barrier, thread, at)
             del self._objects[barrier.index]
         self._log_write(convoy, mask, index, at)
 
@@ -104,39 +107,15 @@ class MBarriers:
             machine.fault("mbarrier", text, at, thread)
             machine.fault("outside", text, at, thread)
             raise StopLaunch
-        self._check_ordered(barrier, thread, at)
+        self.order.check_ordered(barrier, thread, at)
         return barrier
 
     def _find_for(self, place: int, threads: Array, at: int) -> MBarrier:
         """The same for several threads."""
         barrier = self.find(place, int(threads[0]), at)
         for row in np.unique(threads // WARP)[1:].tolist():
-            self._check_ordered(barrier, int(threads[threads // WARP == row][0]), at)
+            self.order.check_ordered(barrier, int(threads[threads // WARP == row][0]), at)
         return barrier
-
-    def _check_ordered(self, barrier: MBarrier, thread: int, at: int) -> None:
-        machine = self._machine
-        if machine.log is not None:
-            clocks = machine.clocks
-            if clocks.known[thread // WARP, barrier.stamp & int(clocks.agent_mask)] < barrier.stamp:
-                line = machine.line(barrier.made_at)
-                text = (
-                    f"the mbarrier at {self._place(barrier.index)} is used, and nothing orders "
-                    f"that after its initialisation in PTX line {line}"
-                )
-                machine.fault("mbarrier", text, at, thread)
-
-    def check_visible(self, barrier: MBarrier, at: int, thread: int) -> None:
-        """Whether the async proxy sees the mbarrier on which a thread's copy completes."""
-        clocks = self._machine.clocks
-        agent = barrier.stamp & int(clocks.agent_mask)
-        if clocks.known[thread // WARP, clocks.agents + agent] < barrier.stamp:
-            text = (
-                f"a copy completes on the mbarrier at {self._place(barrier.index)}, and neither "
-                "fence.mbarrier_init nor a proxy fence follows its initialisation in PTX line "
-                f"{self._machine.line(barrier.made_at)}"
-            )
-            self._machine.fault("mbarrier-proxy-fence", text, at, thread)
 
     # ---- arrivals and bytes
 
@@ -218,7 +197,7 @@ class MBarriers:
             return
         if machine.log is not None:
             machine.log.flush()
-            self._check_overrun(barrier, at, thread)
+            self.order.check_overrun(barrier, at, thread)
             np.maximum(barrier.completed, barrier.arriving, out=barrier.completed)
             barrier.arriving[:] = barrier.before_end[:] = 0
         barrier.phase += 1
@@ -228,14 +207,6 @@ class MBarriers:
         barrier.waiting = [w for w in barrier.waiting if w.phase >= barrier.phase]
         for waiting in done:
             self._succeed(barrier, waiting.threads, waiting.wait)
-
-    def _check_overrun(self, barrier: MBarrier, at: int, thread: int) -> None:
-        clocks = self._machine.clocks
-        for row, (stamp, waited_at) in barrier.seen.items():
-            agent = int(clocks.warp_of_row[row])
-            if barrier.before_end[agent] < stamp:
-                text = self._texts.overrun(barrier, row, waited_at)
-                self._machine.fault("mbarrier", text, at, thread)
 
     # ---- waiting
 

@@ -272,3 +272,30 @@ def test_overwriting_what_threads_have_stored():
 def test_prefetches_are_hints():
     body = "cp.async.bulk.prefetch.L2.global [source], 64;"
     assert run_block(body, {"source": SOURCE})[0].faults == ()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_what_threads_store_in_global_memory(schedule):
+    """A bulk copy of it needs a proxy fence that is not for shared memory only."""
+    store = "mad.wide.u32 l2, tid, 16, source; st.global.v4.u32 [l2+64], {tid, 1, 2, 3}; {} "
+    body = START + store.replace("{}", "FENCE") + "bar.sync 0;" + LOAD + WAIT.format(0) + GIVE
+    arrays, options = {"source": 1024, "out": 512}, {"schedule": schedule}
+    for fence in ("fence.proxy.async;", "fence.proxy.async.global;"):
+        assert found(body.replace("FENCE", fence), arrays, **options) == set()
+    for fence in ("", "fence.proxy.async.shared::cta;", "membar.gl;"):
+        assert found(body.replace("FENCE", fence), arrays, **options) == {"proxy-fence"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_reading_what_a_bulk_copy_stores(schedule):
+    """The wait with .read is for the source only."""
+    body = STORE.replace("st.shared.u32 [r5], 0; END:", "ld.global.u32 r9, [out+32]; END:")
+    options = {"schedule": schedule}
+    assert found(body, {"out": 1024}, 64, **options) >= {"race"}
+    whole = body.replace("wait_group.read", "wait_group")
+    assert found(whole, {"out": 1024}, 64, **options) == set()
+    later = body.replace("END:", "END: bar.sync 0; ld.global.u32 r9, [out+64];")
+    assert "race" in found(later, {"out": 1024}, 64, **options)
+    assert (
+        found(later.replace("wait_group.read", "wait_group"), {"out": 1024}, 64, **options) == set()
+    )

@@ -296,3 +296,16 @@ def test_arrivals_in_a_cluster(schedule):
     assert {f.kind for f in run(fence="")[0].faults} == {"mbarrier"}
     relaxed = REMOTE.replace("arrive.release.cluster", "arrive.relaxed.cluster")
     assert "race" in {f.kind for f in run(text=relaxed)[0].faults}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_an_mbarrier_ends_after_all_waits(schedule):
+    body = INIT.format(64) + (
+        "mbarrier.arrive.shared.b64 _, [r0];"
+        "W: mbarrier.try_wait.parity.shared.b64 p1, [r0], 0; @!p1 bra W; {} "
+        "@p0 mbarrier.inval.shared.b64 [r0];"
+    )
+    options = {"shared": SHARED, "schedule": schedule}
+    assert kinds(body.format("bar.sync 0;"), {}, 64, **options) == []
+    report, _ = run_block(body.format(""), {}, 64, **options)
+    assert {f.kind for f in report.faults} == {"mbarrier"}

@@ -272,7 +272,8 @@ def wait_group(w: Writer, m: Matched) -> None:
     count = m.operands[0]
     if not isinstance(count, Immediate):
         raise m.unsupported("a number of groups that is no constant")
-    w.line(f"L.machine.bulk.wait(L.warps({w.mask}), {count.value})")
+    reads = bool(m["read"])
+    w.line(f"L.machine.bulk.wait(L.warps({w.mask}), {count.value}, only_reads={reads})")
 
 
 CHAPTER.hint("cp async bulk prefetch to=L2 from=global $policy", (2, 3), "there is no cache")
