@@ -30,6 +30,7 @@ from sparsekit.emulator.host_memory import HostMemory, Piece
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.reuse import Launches
 from sparsekit.emulator.schedule import Schedule
+from sparsekit.emulator.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
@@ -45,6 +46,7 @@ __all__ = [
     "Program",
     "Report",
     "Schedule",
+    "TensorMap",
     "Uncovered",
     "UnsupportedError",
     "chosen_checks",

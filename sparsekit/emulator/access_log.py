@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE = range(5)
-"""What an access does. Strong: atomic, volatile, relaxed or stronger: two of them never race."""
+READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
+"""What an access does. Strong: atomic, volatile, relaxed or stronger: two of them never race.
+
+Async: in the async proxy, by an agent of its own.
+"""
 _MOST_ELEMENTS = 1 << 20
 
 
@@ -34,7 +37,7 @@ class Access:
     """One executed access. index: bytes in the memory, per lane.
 
     lanes: which lanes of the convoy made it, None for all. packed: whether index holds those only.
-    values: what a write stores, a vector per element.
+    values: what a write stores, a vector per element. agent: who makes an asynchronous one.
     """
 
     space: str
@@ -46,6 +49,7 @@ class Access:
     convoy: Convoy
     at: int
     values: tuple[Array, ...] = ()
+    agent: int | Array = 0
 
     def taken(self) -> tuple[Array, Array]:
         """(index, row) of each executing lane."""
@@ -100,6 +104,14 @@ class Bucket:
             parts.append(np.ascontiguousarray(rows).view(np.uint8).reshape(-1, cell_bytes))
         return np.concatenate(parts).view(f"V{cell_bytes}").reshape(-1)
 
+    def agents(self) -> Array:
+        """Per lane the agent of an asynchronous access."""
+        parts = [
+            np.broadcast_to(np.asarray(access.agent, np.int32), length)
+            for access, length in zip(self.accesses, self.lengths, strict=True)
+        ]
+        return np.concatenate(parts)
+
     def instructions(self) -> Array:
         """Per lane the number of the instruction."""
         return np.repeat([access.at for access in self.accesses], self.lengths)
@@ -120,13 +132,15 @@ class AccessLog:
         self._pending.clear()
         self._elements = 0
         self._shared.reset()
+        self._global.reset()
 
     def add(
         self, space: str, kind: int, size_bytes: int, index: Array, lanes: Array | None,
         packed: bool, convoy: Convoy, at: int, values: tuple[Array, ...] = (),
+        agent: int | Array = 0,
     ) -> None:  # fmt: skip
         """Note an access; index and values must not change afterwards."""
-        access = Access(space, kind, size_bytes, index, lanes, packed, convoy, at, values)
+        access = Access(space, kind, size_bytes, index, lanes, packed, convoy, at, values, agent)
         self._pending.append(access)
         self._elements += index.size
         if self._elements > _MOST_ELEMENTS:

@@ -83,6 +83,7 @@ class Barriers:
     ) -> None:  # fmt: skip
         """Threads arrive, each at the barrier that it names."""
         machine = self._machine
+        machine.progress += 1
         threads = convoy.lanes(mask)
         key = self._block[threads] * BARRIERS + numbers[threads - convoy.lo].astype(np.int64)
         if int(numbers[threads - convoy.lo].max()) >= BARRIERS:
@@ -177,12 +178,15 @@ class Barriers:
     def report_deadlock(self) -> None:
         """Say who waits for whom; nothing can run. Raises StopLaunch."""
         waiting = [(k, b) for k, b in self._in_use.items() if b.waiting]
-        of_cluster = self._machine.cluster_barrier.waiting()
-        if of_cluster is not None:
-            self._machine.fault("deadlock", *of_cluster)
+        others = [self._machine.mbarriers.waiting(), self._machine.cluster_barrier.waiting()]
+        elsewhere = [found for found in others if found is not None]
+        if not waiting and elsewhere:
+            texts = "; ".join(text for text, _, _ in elsewhere)
+            self._machine.fault("deadlock", texts, *elsewhere[0][1:])
         if not waiting:
             self._machine.fault("deadlock", "nothing can run and nothing is in flight", None, None)
         parts = [self._description(key, barrier) for key, barrier in waiting]
+        parts += [text for text, _, _ in elsewhere]
         first = waiting[0][1].waiting[0]
         self._machine.fault(
             "deadlock", "; ".join(parts), first.arrival.index, int(first.threads[0])
@@ -196,11 +200,12 @@ class Barriers:
         present = np.flatnonzero(self._block == block)
         warps = {self._warp(row) for row in np.unique(present // WARP)}
         live = {self._warp(row) for row in np.unique(present[machine.live[present]] // WARP)}
-        gone = f", warps {_numbers(warps - live)} have exited" if warps - live else ""
+        gone = f", warps {numbers_text(warps - live)} have exited" if warps - live else ""
+        where = machine.geometry.block_of(int(present[0]))
         return (
-            f"warps {_numbers(waiting)} of block {machine.geometry.block_of(int(present[0]))} wait "
-            f"at barrier {number} (PTX line {self._line(barrier.index)}), where "
-            f"{self._arrived(barrier)} of {expected} threads have arrived{gone}"
+            f"warps {numbers_text(waiting)} of block {where} wait at barrier {number} "
+            f"(PTX line {self._line(barrier.index)}), where {self._arrived(barrier)} of {expected} "
+            f"threads have arrived{gone}"
         )
 
     def check_finished(self) -> None:
@@ -214,10 +219,10 @@ class Barriers:
         return int(self._machine.geometry.warp[int(row) * WARP])
 
     def _line(self, index: int) -> int:
-        return self._machine.code.matched[index].instruction.line
+        return self._machine.line(index)
 
 
-def _numbers(values: set[int]) -> str:
+def numbers_text(values: set[int]) -> str:
     """Warp numbers for a message, runs shortened: 0-3, 7."""
     runs: list[list[int]] = []
     for value in sorted(values):

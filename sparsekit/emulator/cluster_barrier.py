@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.clocks import INIT_AGENT
 from sparsekit.emulator.convoy import WARP, Convoy
 
 if TYPE_CHECKING:
@@ -23,17 +24,19 @@ class ClusterBarrier:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._unit = machine.geometry.unit
-        units, agents = machine.geometry.units, machine.clocks.agents
+        units, width = machine.geometry.units, machine.clocks.width
         self._arrived = np.zeros(machine.geometry.threads, np.int64)
         self._waited = np.zeros(machine.geometry.threads, np.int64)
         self._phase = np.zeros(units, np.int64)
-        self._arriving = np.zeros((units, agents), np.int32)
-        self._completed = np.zeros((units, agents), np.int32)
+        self._arriving = np.zeros((units, width), np.int32)
+        self._completed = np.zeros((units, width), np.int32)
+        self._published = np.zeros((len(machine.clocks.known), width), np.int32)
         self._resume = np.full(machine.geometry.threads, -1, np.int64)
         self._index = 0
 
     def reset(self) -> None:
-        for table in (self._arrived, self._waited, self._phase, self._arriving, self._completed):
+        for table in (self._arrived, self._waited, self._phase, self._arriving, self._completed,
+                      self._published):  # fmt: skip
             table[...] = 0
         self._resume[:] = -1
 
@@ -44,11 +47,21 @@ class ClusterBarrier:
             text = "a second arrival at the cluster's barrier without a wait between"
             machine.fault("barrier", text, index, int(threads[int(ahead.argmax())]))
         self._arrived[threads] += 1
-        if machine.log is not None and release:
-            rows = convoy.warps(mask)
-            known = machine.log.release(rows)
+        rows = convoy.warps(mask)
+        if machine.log is not None:
+            known = machine.log.release(rows) if release else self._published[rows]
             np.maximum.at(self._arriving, self._unit[rows * WARP], known)
         self._complete(np.unique(self._unit[threads]))
+
+    def publish_mbarriers(self, rows: Array) -> None:
+        """What the warps' arrivals that are relaxed pass on from now on."""
+        clocks = self._machine.clocks
+        if clocks.proxies:
+            agents = clocks.agents_of(rows, INIT_AGENT)
+            for part in (0, clocks.agents):  # also to the async proxy
+                self._published[rows, part + agents] = clocks.until_now()
+            clocks.publish(rows, INIT_AGENT)
+            clocks.tick()
 
     def wait(self, convoy: Convoy, mask: Array | None, index: int, resume: int) -> None:
         machine, threads = self._machine, convoy.lanes(mask)

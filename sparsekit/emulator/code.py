@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from sparsekit.emulator.async_registers import asynchronous_slots
 from sparsekit.emulator.faults import UnsupportedError
 from sparsekit.emulator.layout import Layout, lay_out
 from sparsekit.emulator.liveness import live_registers
@@ -19,6 +20,7 @@ from sparsekit.ptx.definedness import maybe_undefined_reads
 from sparsekit.ptx.operands import Address, Arguments, Immediate, Operand, Register, Symbol
 
 _WIDEST_CELL = 16
+_ASYNCHRONOUS = frozenset({"mbarrier", "wgmma", "tcgen05", "clusterlaunchcontrol"})
 _WIDTHS = {"pred": 0, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2}
 _WIDTHS |= {"b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4}
 _WIDTHS |= {"b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}
@@ -38,8 +40,9 @@ class Block:
     """Instructions start ... stop-1 of the Code, run as one.
 
     last: the instruction that the scheduler completes, if the block ends in one. converge: an
-    instruction needs all lanes of a warp. members: the operand that names those it needs, for a
-    block that begins with it. live_in, live_out: bit i stands for slot i.
+    instruction needs all lanes of a warp; warpgroup: all warps of a warpgroup. members: the
+    operand that names those it needs, for a block that begins with it. live_in, live_out: bit i
+    stands for slot i.
     """
 
     number: int
@@ -48,6 +51,7 @@ class Block:
     stop: int
     last: Matched | None = None
     converge: bool = False
+    warpgroup: bool = False
     members: Operand | None = None
     returned: Matched | None = None
     successors: tuple[int, ...] = ()
@@ -85,6 +89,32 @@ class Code:
     def shared_cell(self) -> int:
         """The bytes of a cell of shared memory that no access splits, at most 16."""
         return min((access_bytes(m) for m in self.matched), default=_WIDEST_CELL)
+
+    @cached_property
+    def is_asynchronous(self) -> bool:
+        """Whether mbarriers, bulk copies or the async proxy's matrix instructions occur."""
+        return any(
+            m.form.base in _ASYNCHRONOUS or (m.form.base == "cp" and m["bulk"] != "")
+            for m in self.matched
+        )
+
+    @cached_property
+    def controls_launch(self) -> bool:
+        """Whether blocks that have not started may be cancelled."""
+        return any(m.form.base == "clusterlaunchcontrol" for m in self.matched)
+
+    @cached_property
+    def copies_in_bulk(self) -> bool:
+        return any(m.form.base == "cp" and m["bulk"] for m in self.matched)
+
+    @cached_property
+    def uses_tensor_memory(self) -> bool:
+        return any(m.form.base == "tcgen05" for m in self.matched)
+
+    @cached_property
+    def asynchronous_slots(self) -> frozenset[int]:
+        """The slots that tensor cores read or write by themselves, and those copied from them."""
+        return asynchronous_slots(self)
 
     @cached_property
     def suspect_slots(self) -> frozenset[int]:
@@ -182,6 +212,7 @@ def _add_blocks(code: Code, number: int, function: Function, base: int, noreturn
         block.last = inside[-1] if inside[-1].form.control else None
         block.members = members.get(start)
         block.converge = any(needs_whole_warp(m.instruction) for m in inside)
+        block.warpgroup = any(m.form.base == "wgmma" and m["mma_async"] for m in inside)
         number_of[start] = block.number
         fresh.append(block)
         if block.last is not None and block.last.form.base == "call":
@@ -230,7 +261,11 @@ def access_bytes(matched: Matched) -> int:
         width = {"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4}.get(matched["t"], width)
         count = int(matched["vec"].removeprefix("v") or 1) if base in ("ld", "st") else 1
         return min(width * count, _WIDEST_CELL)
-    if base == "cp" and matched["async"] and len(matched.operands) > 2:
+    if base == "mbarrier":
+        return 8
+    if base == "tcgen05" and matched["alloc"]:
+        return 4
+    if base == "cp" and matched["async"] and not matched["bulk"] and len(matched.operands) > 2:
         size = matched.operands[2]
         return size.value if isinstance(size, Immediate) else _WIDEST_CELL
     return _WIDEST_CELL

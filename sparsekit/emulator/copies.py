@@ -12,7 +12,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import COPY_AGENT
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.mbarrier_objects import MBarrier
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
@@ -25,6 +26,8 @@ class Copy:
     come from the source, the others are zero; None for all.
     """
 
+    stream = None
+
     def __init__(
         self, machine: Machine, size: int, target: Array, source: Array, kept: Array | None,
         rows: Array, groups: Array,
@@ -32,6 +35,11 @@ class Copy:
         self._machine, self._size = machine, size
         self._target, self._source, self._kept = target, source, kept
         self._rows, self._groups = rows, groups
+        self.serial = 0
+
+    def is_of(self, row: int) -> bool:
+        """Whether something of a warp's is left to be done."""
+        return bool((self._rows == row).any())
 
     def perform(self) -> None:
         self._write(self._target, self._source, self._kept)
@@ -66,6 +74,24 @@ class Copy:
         storage.table("shared", size, 1)[target >> np.uint32(shift)] = data
 
 
+class CopyArrival:
+    """cp.async.mbarrier.arrive of one warp: its lanes arrive when its copies so far have ended."""
+
+    stream = None
+
+    def __init__(
+        self, machine: Machine, row: int, serial: int, arrivals: list[tuple[MBarrier, int]],
+        known: Array | None, at: int,
+    ) -> None:  # fmt: skip
+        self._machine, self._row, self._serial = machine, row, serial
+        self._arrivals, self._known, self._at = arrivals, known, at
+
+    def perform(self) -> None:
+        self._machine.copies.force(self._row, self._serial)
+        for barrier, thread in self._arrivals:
+            self._machine.mbarriers.arrive_later(barrier, self._known, self._at, thread)
+
+
 class CopyGroups:
     """Per warp: how many groups it has committed, and when each was closed."""
 
@@ -75,6 +101,7 @@ class CopyGroups:
         self.committed = np.zeros(rows, np.int64)
         self._closed_at: list[Array] = []
         self._in_flight: list[Copy] = []
+        self._serial = 0
 
     def reset(self) -> None:
         self.committed[:] = 0
@@ -90,6 +117,8 @@ class CopyGroups:
         if self._machine.choices.is_eager:
             copy.perform()
         else:
+            self._serial += 1
+            copy.serial = self._serial
             self._in_flight.append(copy)
             self._machine.engine.pending.append(copy)
 
@@ -138,6 +167,34 @@ class CopyGroups:
             until = np.full(rows.size, machine.clocks.until_now(), np.int32)
             machine.clocks.learn(rows, COPY_AGENT, until)
             machine.clocks.tick()
+
+    def arrive(self, convoy: Convoy, mask: Array | None, index: Array, adds: bool, at: int) -> None:
+        """The lanes arrive at mbarriers when their copies end; adds: in excess of its count."""
+        machine, threads = self._machine, convoy.lanes(mask)
+        if machine.log is not None:
+            machine.log.flush()
+        for row in np.unique(threads // WARP).tolist():
+            arrivals = []
+            for thread in threads[threads // WARP == row].tolist():
+                barrier = machine.mbarriers.find(int(index[thread - convoy.lo]), thread, at)
+                barrier.pending += adds
+                arrivals.append((barrier, thread))
+            known = None
+            if machine.log is not None:
+                known = machine.clocks.nothing()
+                agent = machine.clocks.agents_of(np.array([row]), COPY_AGENT)
+                known[agent] = machine.clocks.until_now()
+            machine.engine.issue(CopyArrival(machine, row, self._serial, arrivals, known, at))
+        machine.clocks.tick()
+
+    def force(self, row: int, serial: int) -> None:
+        """Perform the copies of a warp up to one of them."""
+        pending = self._machine.engine.pending
+        for copy in self._in_flight:
+            if copy.serial <= serial and copy in pending and copy.is_of(row):
+                pending.remove(copy)
+                copy.perform()
+        self._in_flight = [copy for copy in self._in_flight if copy in pending]
 
     def _force(self, limits: Array) -> None:
         left = []

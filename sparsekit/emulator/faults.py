@@ -14,8 +14,16 @@ CHECKS: Mapping[str, str] = {
     "uninitialised": "nothing is read from global or shared memory before it is written",
     "race": "conflicting accesses to shared memory are ordered by barriers and waits",
     "global-race": "conflicting accesses of two blocks to global memory are ordered by fences",
+    "proxy-fence": "what the async proxy reads of shared memory, and others have stored there, a "
+    "proxy fence has made visible to it",
+    "copy-proxy-fence": "the same of what cp.async has copied there",
     "divergence": "all lanes that a warp-wide instruction names execute it together",
     "barrier": "arrival counts of a barrier agree, and no arrival is left over",
+    "mbarrier": "mbarriers are initialised before use, get no arrival or byte too many, and end "
+    "no phase before all have seen the one before",
+    "descriptor": "descriptors of tensors, matrices and instructions say what the ISA allows",
+    "wgmma": "registers of wgmma in flight are left alone, and fenced before it uses them",
+    "tensor-memory": "tensor memory is allocated before use, by the rules, and freed",
     "undefined-register": "no register is read before it is written",
 }
 """The checks by name, all on unless switched off."""
@@ -23,6 +31,13 @@ CHECKS: Mapping[str, str] = {
 STRICT_CHECKS: Mapping[str, str] = {
     "same-value-race": "two warps that write one cell of shared memory are ordered, even when "
     "they write the same value",
+    "tensor-load": "registers that tcgen05.ld fills are used after a tcgen05.wait::ld",
+    "tensor-fence": "operations on tensor memory of several warps have a tcgen05.fence each where "
+    "something orders the warps",
+    "mbarrier-proxy-fence": "mbarriers that copies complete on are made visible to the async proxy "
+    "by fence.mbarrier_init or a proxy fence",
+    "proxy-overwrite": "what the async proxy overwrites in shared memory, and others have stored "
+    "there, a proxy fence has made visible to it",
 }
 """Checks of what hardware forgives, off unless asked for."""
 

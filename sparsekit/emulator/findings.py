@@ -6,7 +6,7 @@ from sparsekit.emulator.code import Code
 from sparsekit.emulator.faults import CHECKS, STRICT_CHECKS, Fault, Triple
 from sparsekit.emulator.geometry import Geometry
 
-_FATAL = frozenset({"bounds", "divergence", "barrier"})
+_FATAL = frozenset({"bounds", "divergence", "barrier", "mbarrier", "descriptor", "tensor-memory"})
 _MOST_FAULTS = 100
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.global_proxies import GlobalProxies
 from sparsekit.emulator.memory import ALLOCATED, GLOBAL_BASE, INITIALISED, READ_ONLY
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-_READS = (0, 2)  # READ, STRONG_READ
+_READS = (0, 2, 5)  # READ, STRONG_READ, ASYNC_READ
+_IN_ORDER = frozenset({"race", "proxy-fence"})
 _TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -26,7 +28,15 @@ class GlobalChecks:
         self._machine = machine
         self._races = races
         checks = machine.findings.checks
+        self._proxies = None
+        if machine.code.copies_in_bulk and checks & _IN_ORDER:
+            self._proxies = GlobalProxies(machine)
         self._bounds, self._uninitialised = "bounds" in checks, "uninitialised" in checks
+
+    def reset(self) -> None:
+        """Start a batch."""
+        if self._proxies is not None:
+            self._proxies.reset()
 
     def check(self, bucket: Bucket) -> None:
         """Check accesses to global memory, and note what they wrote."""
@@ -57,6 +67,8 @@ class GlobalChecks:
             pattern = INITIALISED * int.from_bytes(b"\1" * width, "little")
             for part in range(size // width):
                 table[cells + part] |= _TYPES[width](pattern)
+        if self._proxies is not None:
+            self._proxies.check(bucket)
         if self._races is not None:
             self._races.add(bucket)
 

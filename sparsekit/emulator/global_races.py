@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _READ, _WRITE, _STRONG_READ, _STRONG_WRITE = range(4)
+_PLAIN_KINDS = {5: _READ, 6: _WRITE}  # of the async proxy
 _NOBODY = -1
 _MOST_KEPT = 1 << 21  # elements, before they are looked at
 _LARGEST_CELL = 32  # bytes of the widest access
@@ -116,17 +117,18 @@ class GlobalRaces:
 
     def add(self, bucket: Bucket) -> None:
         """Take accesses that have been found to be inside allocations."""
+        kind = _PLAIN_KINDS.get(bucket.kind, bucket.kind)
         owners = self._owner.take(bucket.index // GRANULE, mode="clip")
         blocks = self._blocks_of_rows[bucket.rows]
         at = bucket.instructions().astype(np.int32)
         first = int(owners[0])
         if (owners == first).all():
-            self._take(first, bucket.kind, bucket.size_bytes, bucket.index, blocks, at)
+            self._take(first, kind, bucket.size_bytes, bucket.index, blocks, at)
             return
         for owner in np.unique(owners):
             here = owners == owner
             self._take(
-                int(owner), bucket.kind, bucket.size_bytes, bucket.index[here], blocks[here],
+                int(owner), kind, bucket.size_bytes, bucket.index[here], blocks[here],
                 at[here],
             )  # fmt: skip
 

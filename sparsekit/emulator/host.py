@@ -17,18 +17,20 @@ from sparsekit.emulator.machine import Machine, Translations
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.schedule import Choices, Schedule
 from sparsekit.emulator.storage import Storage
+from sparsekit.emulator.tensor_map import TensorMap
 from sparsekit.errors import ArgumentError, UsageError
 from sparsekit.ptx import Module, parse
 
 _BATCH_THREADS = 4096
 _BATCH_SHARED_BYTES = 1 << 25
+_TENSOR_MEMORY_SHARE = 1 << 22  # bytes that a block with tensor memory counts as
 _STEP_LIMIT = 10_000_000
 _KEPT_PROGRAMS = 64
 _INTEGERS = {"i1": "B", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I"}
 _INTEGERS |= {"i64": "q", "u64": "Q"}
 _FORMATS = {**_INTEGERS, "fp32": "f", "fp64": "d"}
 
-Parameter = bytes | int | float | Allocation
+Parameter = bytes | int | float | Allocation | TensorMap
 
 
 class Program:
@@ -99,8 +101,11 @@ def launch(
         )
         with np.errstate(all="ignore"):
             try:
-                for first in range(0, shape.units, units):
-                    machine.run(first, min(units, shape.units - first))
+                machine.waiting_units = list(range(shape.units))
+                while left := machine.waiting_units:
+                    first, count = left[0], min(units, len(left))
+                    del left[:count]
+                    machine.run(first, count)
             except StopLaunch:
                 stopped = True
             if races is not None:
@@ -121,6 +126,8 @@ def pack(code: Code, params: Sequence[Parameter]) -> bytes:
         offset, size = code.layout.param[formal.name]
         if isinstance(value, Allocation):
             value = value.address
+        if isinstance(value, TensorMap):
+            value = value.packed()
         if isinstance(value, float):
             value = struct.pack({4: "<f", 8: "<d"}.get(size, "<d"), value)
         elif isinstance(value, int):
@@ -175,6 +182,10 @@ def _batch_units(code: Code, shape: Shape, shared_bytes: int) -> int:
     """How many units to run side by side."""
     threads = shape.cluster_size * shape.warps * WARP
     shared = shape.cluster_size * (code.layout.dynamic_start + shared_bytes)
+    if code.uses_tensor_memory:
+        shared = max(shared, shape.cluster_size * _TENSOR_MEMORY_SHARE)
+    if code.controls_launch:  # the others are to be cancelled
+        return 1
     most = min(_BATCH_THREADS // threads, _BATCH_SHARED_BYTES // shared, shape.units)
     return max(most, 1)
 

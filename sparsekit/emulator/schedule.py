@@ -14,6 +14,7 @@ from sparsekit.errors import UsageError
 
 KINDS = ("eager", "lazy", "random")
 _RUN_AN_OPERATION = 0.3  # how often a random step performs an operation instead of a block
+_END_A_WAIT = 0.2  # how often a random try or test of an mbarrier ends without success
 _RUN_ONE_WARP = 0.5  # how often a random step leaves the other warps at the block behind
 
 
@@ -48,3 +49,6 @@ class Choices:
 
     def run_one_warp(self) -> bool:
         return self._random.random() < _RUN_ONE_WARP
+
+    def end_a_wait_early(self) -> bool:
+        return self.is_random and self._random.random() < _END_A_WAIT

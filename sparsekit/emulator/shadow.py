@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.clocks import ATOMIC_AGENT, COPY_AGENT, KINDS, WARP_AGENT
+from sparsekit.emulator.clocks import (
+    ATOMIC_AGENT,
+    BARRIER_AGENT,
+    COPY_AGENT,
+    KINDS,
+    WARP_AGENT,
+)
 from sparsekit.emulator.layout import SHARED_START
 
 if TYPE_CHECKING:
@@ -20,23 +26,28 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE = range(5)
+READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
 _AGENTS = {WRITE: WARP_AGENT, STRONG_WRITE: ATOMIC_AGENT, COPY_WRITE: COPY_AGENT}
 _STRONG = (STRONG_READ, STRONG_WRITE)
+_OF_ORDER = frozenset({"race", "proxy-fence", "copy-proxy-fence", "proxy-overwrite"})
+_PROXY_CHECKS = ("proxy-fence", "copy-proxy-fence", "proxy-overwrite")
+_READS = (READ, STRONG_READ, ASYNC_READ)
+_ASYNC = (ASYNC_READ, ASYNC_WRITE)
 
 
 class SharedShadow:
     """The shadow of all shared memory of a batch.
 
     writer: the stamp of the last write, 0 for none; written_at: its instruction; written: what it
-    stored. last_read: the packed time of the last read by anybody; reads: the same by each warp.
+    stored. last_read: the packed time of the last read by any warp; reads: the same by each warp;
+    async_reads: by each other agent.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._clocks = machine.clocks
         checks = machine.findings.checks
-        self._bounds, self._races = "bounds" in checks, "race" in checks
+        self._bounds, self._races = "bounds" in checks, bool(checks & _OF_ORDER)
         self._uninitialised = "uninitialised" in checks
         self._cell = machine.code.shared_cell
         self._shift = self._cell.bit_length() - 1
@@ -50,11 +61,15 @@ class SharedShadow:
         self.last_read = np.zeros(self._cells, np.int32)
         self.reads: Array | None = None
         self.strong_reads: Array | None = None
+        self.async_reads: dict[int, Array] = {}
+        self._proxies = [k for k in ("proxy-fence", "copy-proxy-fence") if k in checks]
+        self._overwrites = "proxy-overwrite" in checks
 
     def reset(self) -> None:
         for table in (self.writer, self.last_read, self.reads, self.strong_reads):
             if table is not None and table.any():
                 table[...] = 0
+        self.async_reads.clear()
 
     def check(self, bucket: Bucket) -> None:
         """Check accesses in order with all before, and note them."""
@@ -71,14 +86,23 @@ class SharedShadow:
         if not self._bounds:
             cells = np.minimum(cells, self._cells - 1)
         stamps = self.writer.take(cells)
-        if bucket.kind in (READ, STRONG_READ):
+        agents = bucket.agents() if bucket.kind in _ASYNC else None
+        if agents is not None and self._races:
+            self._check_proxy(bucket, count, cells, rows, stamps)
+        if bucket.kind in _READS:
             if self._uninitialised and np.count_nonzero(stamps) != stamps.size:
                 self._report_uninitialised(bucket, (stamps == 0).nonzero()[0] // count)
             if self._races:
                 self._check_order(bucket, count, cells, rows, stamps)
-                self._note_read(bucket.kind, cells, rows)
+                if agents is None:
+                    self._note_read(bucket.kind, cells, rows)
+                else:
+                    self._note_async_read(cells, np.repeat(agents, count))
             return
-        agent = self._clocks.warp_of_row[rows] + _AGENTS[bucket.kind] * self._clocks.warps
+        if agents is None:
+            agent = self._clocks.agents_of(rows, _AGENTS[bucket.kind])
+        else:
+            agent = np.repeat(agents, count)
         new = (agent + self._clocks.stamp()).astype(np.int32)
         values = bucket.stored(self._cell) if bucket.kind == WRITE and self._races else None
         if self._races:
@@ -138,7 +162,7 @@ class SharedShadow:
         """Each access against the last write of its cell."""
         clocks = self._clocks
         agents = stamps & clocks.agent_mask
-        known = clocks.known.reshape(-1).take(rows * clocks.agents + agents)
+        known = clocks.known.reshape(-1).take(rows * clocks.width + agents)
         late = stamps > known
         if not np.count_nonzero(late):
             return
@@ -146,7 +170,7 @@ class SharedShadow:
             late &= clocks.kind_of(agents) != ATOMIC_AGENT
             if not np.count_nonzero(late):
                 return
-        if bucket.kind in (READ, STRONG_READ):
+        if bucket.kind in _READS:
             self._report_races(bucket, late, count, cells, "reads")
         else:
             self._report_overwrites(bucket, late, count, cells, values)
@@ -154,6 +178,10 @@ class SharedShadow:
     def _check_reads(self, bucket: Bucket, count: int, cells: Array, rows: Array) -> None:
         """Each write against the earlier reads of its cell by other warps."""
         clocks = self._clocks
+        for agent, read_at in self.async_reads.items():
+            late = read_at[cells] > clocks.known[rows, agent]
+            if np.count_nonzero(late):
+                self._report_race(bucket, int(late.argmax()), count, cells, "writes", agent)
         recent = self.last_read.take(cells) > clocks.floors().take(rows)
         if not np.count_nonzero(recent):
             return
@@ -167,6 +195,39 @@ class SharedShadow:
             if np.count_nonzero(late):
                 warp, position = np.argwhere(late)[0]
                 self._report_race(bucket, int(where[position]), count, cells, "writes", int(warp))
+
+    def _check_proxy(
+        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array
+    ) -> None:
+        """Accesses of the async proxy against generic writes that no proxy fence has made visible.
+
+        Those that nothing orders at all are races, found elsewhere.
+        """
+        kinds = self._proxies if bucket.kind == ASYNC_READ else ["proxy-overwrite"]
+        if not kinds or (bucket.kind == ASYNC_WRITE and not self._overwrites):
+            return
+        clocks = self._clocks
+        hidden = clocks.unfenced(rows, stamps)
+        if not np.count_nonzero(hidden):
+            return
+        agents = stamps & clocks.agent_mask
+        hidden &= stamps <= clocks.known.reshape(-1).take(rows * clocks.width + agents)
+        copied = clocks.kind_of(stamps) == COPY_AGENT
+        for kind in kinds:
+            bad = hidden
+            if bucket.kind == ASYNC_READ:
+                bad = hidden & (copied if kind == "copy-proxy-fence" else ~copied)
+            if np.count_nonzero(bad):
+                does = "reads" if bucket.kind == ASYNC_READ else "overwrites"
+                self._report_races(bucket, bad, count, cells, does, kind)
+
+    def _note_async_read(self, cells: Array, agents: Array) -> None:
+        now = self._clocks.stamp()
+        for agent in np.unique(agents).tolist():
+            table = self.async_reads.get(agent)
+            if table is None:
+                table = self.async_reads[agent] = np.zeros(self._cells, np.int32)
+            table[cells[agents == agent]] = now | agent
 
     def _note_read(self, kind: int, cells: Array, rows: Array) -> None:
         name = "reads" if kind == READ else "strong_reads"
@@ -205,17 +266,27 @@ class SharedShadow:
         cell = int(cells[position])
         offset = (cell << self._shift) % machine.storage.shared_stride
         if reader is None:
-            agent, warp = self._clocks.agent(int(self.writer[cell]))
-            line = machine.code.matched[int(self.written_at[cell])].instruction.line
-            other = f"{KINDS[agent]} {self._warp(warp)} wrote in PTX line {line}"
+            line = machine.line(int(self.written_at[cell]))
+            other = f"{self.name_of(int(self.writer[cell]))} wrote in PTX line {line}"
         else:
-            other = f"{KINDS[WARP_AGENT]} {self._warp(reader)} reads"
-        warp_of_thread = int(machine.geometry.warp[thread])
+            other = f"{self.name_of(reader)} reads"
+        why = "nothing orders the two"
+        if kind in _PROXY_CHECKS:
+            why = "there is no fence.proxy.async between the two"
+        does = f"{does} in the async proxy" if bucket.kind in _ASYNC else does
         text = (
-            f"warp {warp_of_thread} {does} byte {offset:#x} of shared memory, which {other}, "
-            f"and nothing orders the two"
+            f"warp {int(machine.geometry.warp[thread])} {does} byte {offset:#x} of shared memory, "
+            f"which {other}, and {why}"
         )
         machine.findings.add(machine.geometry, kind, text, at, thread)
+
+    def name_of(self, stamp: int) -> str:
+        """The agent of a stamp for a message."""
+        kind, number = self._clocks.agent(stamp)
+        if kind == BARRIER_AGENT:
+            where = self._machine.mbarriers.place_of(number)
+            return f"a copy that completes on the mbarrier at {where}"
+        return f"{KINDS[kind]} {self._warp(number)}"
 
     def _warp(self, warp: int) -> str:
         """A warp of a unit for a message: with its block's rank in a cluster."""

@@ -15,6 +15,7 @@ from sparsekit.emulator.deferred import Deferred, Write
 from sparsekit.emulator.geometry import is_modelled
 from sparsekit.emulator.source import WIDTH_BYTES, Source
 from sparsekit.emulator.table import Matched, is_full
+from sparsekit.emulator.warpgroups import Touch
 from sparsekit.ptx.operands import (
     Float,
     Immediate,
@@ -29,6 +30,7 @@ from sparsekit.ptx.operands import (
 
 _UNSIGNED = {0: "?", 1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _RELAXED = frozenset({"ld", "ldu", "st", "cvt"})  # operands may be wider than the type
+_TENSOR_CORES = ("wgmma", "tcgen05")
 _CLOCKS = ("%clock", "%globaltimer")
 
 
@@ -54,6 +56,7 @@ class Writer(Source):
         self._mask: str | None = None
         self._carry: str | None = None
         self._deferred = Deferred()
+        self._touches: list[Touch] = []
         self.matched: Matched
 
     # ---- per instruction
@@ -62,6 +65,8 @@ class Writer(Source):
         """Start an instruction: its guard becomes the mask of what it writes."""
         self.matched = matched
         self._guard = self._mask = None
+        if self.code.asynchronous_slots and matched.form.base in _TENSOR_CORES:
+            self._flush_touches()
         guard = matched.instruction.predicate
         if guard is not None:
             self._check_defined((guard,))
@@ -69,6 +74,30 @@ class Writer(Source):
             if matched.instruction.negated:
                 self._guard = self.temp(f"~{self._guard}")
         self._check_defined(matched.instruction.reads[guard is not None :])
+        if self.code.asynchronous_slots and matched.form.base != "wgmma":
+            self._note_touch(matched)
+
+    def _note_touch(self, matched: Matched) -> None:
+        """Remember the use of registers that tensor cores use, up to their next instruction."""
+        instruction = matched.instruction
+        reads, writes = (
+            tuple(s for s in (self._slot(r).index for r in registers) if s in tracked)
+            for tracked in (self.code.asynchronous_slots,)
+            for registers in (instruction.reads, instruction.writes)
+        )
+        if reads or writes:
+            copies = matched.form.base == "mov"
+            self._touches.append(Touch(matched.index, reads, writes, copies))
+            if self._guard is not None or matched.form.base in _TENSOR_CORES:
+                self._flush_touches(self.mask)
+
+    def _flush_touches(self, mask: str | None = None) -> None:
+        if self._touches:
+            name = f"T{self._touches[0].at}"
+            self.env[name] = tuple(self._touches)
+            self._touches.clear()
+            where = mask or ("m" if self.masked else "None")
+            self.line(f"L.machine.touch(L, {name}, {where})")
 
     def _check_defined(self, reads: tuple[Register, ...]) -> None:
         """Check what some path may bring here unwritten, in the lanes that execute."""
@@ -272,6 +301,7 @@ class Writer(Source):
     def source(self, results: tuple[str, ...]) -> str:
         """The function that makes the block's function for one range of threads."""
         self._deferred.flush(self)
+        self._flush_touches()
         live = [
             (slot, value)
             for slot, value in self._current.items()

@@ -386,6 +386,13 @@ def test_the_last_block_sums_up(schedule):
 # ---- choosing checks
 
 
+STORED = "mov.u32 r0, cells; setp.eq.u32 p0, tid, 0; @p0 st.shared.v4.u32 [r0], {tid, 1, 2, 3}; "
+OUT = (
+    "@p0 cp.async.bulk.global.shared::cta.bulk_group [out], [r0], 16; "
+    "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+)
+
+
 def test_each_check_can_be_switched_off():
     planted = {
         "alignment": ("ld.global.u32 r1, [source+2];", {"source": DATA}, {}),
@@ -402,15 +409,46 @@ def test_each_check_can_be_switched_off():
             {}, {},
         ),
         "bounds": ("ld.global.u32 r1, [source+80];", {"source": DATA[:16]}, {}),
+        "mbarrier": (
+            "mov.u32 r0, cells; setp.eq.u32 p0, tid, 0; @p0 mbarrier.init.shared.b64 [r0], 64; "
+            "setp.lt.u32 p1, tid, 32; @p1 bar.warp.sync -1; mbarrier.arrive.shared.b64 _, [r0];",
+            {}, {},
+        ),
+        "proxy-fence": (STORED + OUT, {"out": 16}, {}),
+        "copy-proxy-fence": (
+            "mov.u32 r0, cells; setp.eq.u32 p0, tid, 0; "
+            "@p0 cp.async.ca.shared.global [r0], [source], 16; cp.async.wait_all; " + OUT,
+            {"out": 16, "source": DATA}, {},
+        ),
+        "descriptor": (
+            "mov.u32 r0, cells; mov.u32 r9, 1; mapa.shared::cluster.u32 r1, r0, r9; "
+            "setp.eq.u32 p0, tid, 0; setp.eq.u32 p1, cta, 0; and.pred p2, p0, p1; "
+            "@p0 mbarrier.init.shared.b64 [r0], 1; barrier.cluster.arrive; barrier.cluster.wait; "
+            "@p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r1+16], "
+            "[source], 16, [r0]; @p2 mbarrier.arrive.expect_tx.shared.b64 _, [r0], 16; "
+            "barrier.cluster.arrive; barrier.cluster.wait;",
+            {"source": DATA}, {"grid": 2, "cluster": (2,)},
+        ),
+        "tensor-memory": (
+            "mov.u32 r0, cells; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [r0], 32;",
+            {}, {"threads": 32},
+        ),
+        "wgmma": (
+            EACH + "st.shared.u32 [r1], tid; fence.proxy.async; bar.sync 0; shr.u32 r2, r0, 4; "
+            "cvt.u64.u32 l0, r2; or.b64 l0, l0, 0x800080000; mov.u32 r5, 0; mov.u32 r6, 0; "
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {f0, f1, f2, f3}, "
+            "{r5, r5, r6, r6}, l0, 0, 1, 1, 0;",
+            {}, {"threads": 128},
+        ),
     }  # fmt: skip
     assert set(planted) == set(CHECKS)
     for name, (body, arrays, options) in planted.items():
-        options = {"shared": CELLS, **options}
-        assert kinds(body, arrays, 64, **options) == [name]
-        assert kinds(body, arrays, 64, checks=[name], **options) == [name]
+        options = {"shared": CELLS, "threads": 64, **options}
+        assert kinds(body, arrays, **options) == [name]
+        assert kinds(body, arrays, checks=[name], **options) == [name]
         others = [c for c in CHECKS if c != name]
-        assert kinds(body, arrays, 64, checks=others, **options) == [], name
-        assert kinds(body, arrays, 64, checks=(), **options) == [], name
+        assert kinds(body, arrays, checks=others, **options) == [], name
+        assert kinds(body, arrays, checks=(), **options) == [], name
 
 
 def test_without_the_bounds_check_the_others_survive():

@@ -32,8 +32,19 @@ FIXTURES = Path(__file__).resolve().parents[1] / "ptx" / "fixtures"
         "{f0, f1, f2, f3};",
         "cp.async.ca.shared.global [r0], [l0], 3;",
         "setp.lo.s32 p0, r0, r1;",
-        "fence.proxy.async;",
-        "wgmma.fence.sync.aligned;",
+        "fence.proxy.texture;",
+        "mbarrier.arrive.shared::cluster.b64 l1, [r0];",  # no state comes from another block
+        "mbarrier.try_wait.parity.shared::cluster.b64 p0, [r0], 0;",
+        "mbarrier.check_layout.v1.b64 p0, [r0];",
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r0], [l0], 16;",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [r0], "
+        "[l0, {r1}], [r2];",
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [r0], "
+        "[l0, {r1, r2, r3, r4}], [r5], {h0, h1};",
+        "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {f0, f1, f2, f3, f4, f5}, l0, l1, "
+        "p0, 1, 1, 0, 0;",
+        "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {f0, f1, f2, f3}, l0, l1, r0, 0, "
+        "p0, 1, 1, 0, 0;",
         "tex.1d.v4.f32.s32 {f0, f1, f2, f3}, [l0, {r0}];",
         "vabsdiff4.u32.u32.u32 r0, r1, r2, r3;",
         "mov.u16 r0, r1;",  # a register of another width
@@ -51,8 +62,8 @@ def test_what_is_not_modelled_is_refused(text):
 
 def test_code_that_is_not_run_is_checked_too():
     """Opcodes are looked up when a kernel is prepared, executed or not."""
-    with pytest.raises(UnsupportedError, match="wgmma"):
-        run_block("bra END; wgmma.fence.sync.aligned; END: mov.u32 r0, 1;", {})
+    with pytest.raises(UnsupportedError, match="istypep"):
+        run_block("bra END; istypep.texref p0, l0; END: mov.u32 r0, 1;", {})
 
 
 def test_hints_have_reasons():

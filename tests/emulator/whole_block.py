@@ -32,10 +32,17 @@ def run_block(
     body: str, arrays: dict[str, Any], threads: int = 32, *, module: str = "", shared: str = "",
     grid: int = 1, shared_bytes: int = 0, **options: Any,
 ) -> tuple[Report, dict[str, np.ndarray]]:  # fmt: skip
-    """The report, and what the arrays (or the uninitialised memory of so many bytes) hold after."""
+    """The report, and what the arrays (or the uninitialised memory of so many bytes) hold after.
+
+    An array may be given by a function that makes a TensorMap from the allocations before it.
+    """
     text = text_of(body, list(arrays), module, shared)
     memory = Memory()
-    places = {name: memory.allocate(content, name) for name, content in arrays.items()}
+    places: dict[str, Any] = {}
+    for name, content in arrays.items():
+        if callable(content):  # a tensor map of an array before it
+            content = np.frombuffer(content(places).packed(), np.uint8)
+        places[name] = memory.allocate(content, name)
     report = launch(
         load(text), "test", (grid, 1, 1), threads, list(places.values()), memory,
         shared_bytes=shared_bytes, **options,

@@ -9,6 +9,7 @@ import numpy as np
 from sparsekit.emulator.access import COPY_WRITE, READ
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.isa.mbarrier import barrier_place
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer
@@ -98,6 +99,13 @@ def _log_source(
 
 def _of(lanes: Array | None, chosen: Array) -> Array:
     return chosen if lanes is None else lanes[chosen]
+
+
+@CHAPTER.form("cp async mbarrier arrive noinc? space=shared|shared::cta? t=b64", 1)
+def arrive(w: Writer, m: Matched) -> None:
+    place = barrier_place(w, m, m.operands[0])
+    adds = not m["noinc"]
+    w.line(f"L.machine.copies.arrive(L, {w.mask}, {place}, {adds}, {w.at})")
 
 
 @CHAPTER.form("cp async commit_group", 0)

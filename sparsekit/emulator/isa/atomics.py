@@ -164,12 +164,13 @@ def _in_turn(
         before = table.take(rows[now])
         old[now] = before
         operands = [v[now] for v in values]
-        table[rows[now]] = _result(before, op, kind, where, operands).view(table.dtype)
+        table[rows[now]] = combined(before, op, kind, where, operands).view(table.dtype)
         left = np.delete(left, first)
     return old
 
 
-def _result(before: Array, op: str, kind: str, where: str, values: list[Array]) -> Array:
+def combined(before: Array, op: str, kind: str, where: str, values: list[Array]) -> Array:
+    """What an operation makes of the bits before and its operands."""
     if op == "cas":
         bits = f"V{before.dtype.itemsize}"  # numbers would compare otherwise
         same = before.view(bits) == np.ascontiguousarray(values[0]).view(bits)
