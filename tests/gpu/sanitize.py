@@ -65,6 +65,17 @@ def run(subject: str, tool: str, arguments: list[str], expected: bool) -> Findin
     return Finding(subject, tool, shown, done.returncode, reports, expected, tail)
 
 
+def told() -> dict[str, object]:
+    """GPU, driver and versions, as `sparsekit doctor` sees them, and the sanitizer's own."""
+    command = [sys.executable, "-m", "sparsekit", "doctor", "--format", "json"]
+    env = {**os.environ, "PYTHONPATH": _path()}
+    doctor = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    tool = subprocess.run(
+        ["compute-sanitizer", "--version"], capture_output=True, text=True, check=True
+    )
+    return {"doctor": json.loads(doctor.stdout), "compute_sanitizer": tool.stdout.splitlines()[-1]}
+
+
 def _path() -> str:
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -92,7 +103,11 @@ def main() -> None:
         if not finding.ok:
             print(finding.tail)
     if asked.output:
-        data = {"schema": 1, "findings": [{**asdict(f), "ok": f.ok} for f in findings]}
+        data = {
+            "schema": 1,
+            "environment": told(),
+            "findings": [{**asdict(f), "ok": f.ok} for f in findings],
+        }
         asked.output.write_text(json.dumps(data, indent=1) + "\n")
     sys.exit(0 if all(f.ok for f in findings) else 1)
 
