@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sparsekit.check.subject import arguments_of
 from sparsekit.check.verify import Workload, make_workload
 from sparsekit.cli.device import gpu_of
 from sparsekit.errors import ArgumentError
+from sparsekit.model.call import Device
 from sparsekit.operators.operator import Operator
 from sparsekit.runtime.environment import environment
 
@@ -34,6 +36,7 @@ VARIANTS = {
 }
 ROUNDS, WARM_ROUNDS = 31, 5
 REPLAY_S = 3e-3
+LOAD_S = 0.3  # before and while the clock is read
 
 
 class Replay:
@@ -52,8 +55,11 @@ class Replay:
                 operator.run(arguments)
         self._kept = outputs  # the graph writes into them
 
+    def enqueue(self) -> None:
+        self._graph.replay()
+
     def time_ms(self) -> float:
-        return timed(self._graph.replay) / self.calls
+        return timed(self.enqueue) / self.calls
 
 
 def timed(work: Any) -> float:
@@ -76,7 +82,21 @@ def rounds(replays: dict[str, Replay], order: random.Random) -> dict[str, list[f
     return samples
 
 
-def timings(name: str) -> list[dict[str, Any]]:
+def under_load(replays: dict[str, Replay], gpu: Device) -> dict[str, Any]:
+    """Clock, power and temperature while the variants run."""
+    deadline = time.monotonic() + LOAD_S
+    while time.monotonic() < deadline:
+        for replay in replays.values():
+            replay.time_ms()
+    for _ in range(round(LOAD_S / REPLAY_S / len(replays))):
+        for replay in replays.values():
+            replay.enqueue()
+    told = environment(gpu)
+    torch.cuda.synchronize()
+    return {name: told[name] for name in ("clocks.sm", "power.draw", "temperature.gpu")}
+
+
+def timings(name: str, gpu: Device) -> list[dict[str, Any]]:
     reference, variants = VARIANTS[name]
     operators = {v: sparsekit.load(f"{reference}:{v}") for v in variants}
     op = operators[variants[0]].op
@@ -87,15 +107,15 @@ def timings(name: str) -> list[dict[str, Any]]:
         for variant, operator in operators.items():
             try:
                 replays[variant] = Replay(operator, workload)
-            except ArgumentError as error:
-                print(f"{case.name} {variant}: {error}", flush=True)
-        flop = op.work(case).flop
+            except ArgumentError:
+                print(f"{case.name} {variant}: does not take the call", flush=True)
+        flop, load = op.work(case).flop, under_load(replays, gpu)
         for variant, samples in rounds(replays, random.Random(case.seed)).items():
             time_ms = statistics.median(samples)
             result = {
                 "op": name, "variant": variant, "case": case.name, "calls": replays[variant].calls,
                 "time_ms": time_ms, "least_ms": min(samples), "largest_ms": max(samples),
-                "tflops": flop / time_ms / 1e9,
+                "tflops": flop / time_ms / 1e9, **load,
             }  # fmt: skip
             results.append(result)
             print(f"{case.name} {variant}: {time_ms:.4f} ms, {result['tflops']:.1f} TFLOP/s")
@@ -108,7 +128,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     asked = parser.parse_args()
     _, gpu = gpu_of("cuda")
-    results = [result for name in asked.ops for result in timings(name)]
+    results = [result for name in asked.ops for result in timings(name, gpu)]
     told = {**environment(gpu), "command": f"python tests/gpu/timings.py {' '.join(asked.ops)}"}
     data = {"schema": 1, "environment": told, "rounds": ROUNDS, "results": results}
     asked.output.write_text(json.dumps(data, indent=1) + "\n")
