@@ -4,7 +4,7 @@
 
 Every variant walks r upwards from 0 with the same roundings, so all give the same bits:
 
-    top = max_r score_r                               exact
+    top = max_r score_r                               exact, NaN if one is
     w_r = ex2.approx((score_r - top) log2(e))         difference and product each rounded
     den += w_r;  num = fma(w_r, kv_r, num)
     out = div.full(num, den)                          then rounded once to the type of out
