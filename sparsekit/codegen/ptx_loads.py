@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from sparsekit.ptx import Function, Instruction
 from sparsekit.ptx.operands import Immediate
 
+_CLASSES = ("ld.global", "cp.async", "cp.async.bulk")
 Histogram = Mapping[str, Mapping[str, int]]
 _VECTOR = re.compile(r"v([248])")
 _TYPE = re.compile(r"[bufs](\d+)|bf16|f16")
@@ -26,7 +27,7 @@ def ptx_loads(entry: Function) -> Histogram:
         if (load := _load(instruction)) is not None:
             kind, width = load
             found.setdefault(kind, Counter())[width] += 1
-    return {kind: dict(sorted(widths.items(), key=_by_width)) for kind, widths in found.items()}
+    return {k: dict(sorted(found[k].items(), key=_by_width)) for k in _CLASSES if k in found}
 
 
 def _load(instruction: Instruction) -> tuple[str, str] | None:
