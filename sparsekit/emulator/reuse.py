@@ -18,6 +18,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.faults import Report
+from sparsekit.emulator.globals import place_globals
 from sparsekit.emulator.host import launch, load
 from sparsekit.emulator.memory import Memory
 
@@ -45,6 +46,8 @@ class Launches:
         memory: Memory, **options: Any,
     ) -> tuple[Report, bool]:  # fmt: skip
         """The report, as of `launch`, and whether it is that of an earlier launch."""
+        program = load(text)
+        place_globals(program.module, memory)  # so that they are part of the memory from the start
         parts = (entry, tuple(grid), block, params, sorted(options.items(), key=lambda o: o[0]))
         used = memory.used_bytes
         before, state = memory.content()[:used], memory.state()[:used]
@@ -58,9 +61,8 @@ class Launches:
             before[where], state[where] = content, after
             return found.report, True
         kept = before.copy(), state.copy()
-        report = launch(load(text), entry, grid, block, params, memory, **options)
-        if memory.used_bytes == used:  # no module variables were placed
-            self._keep(key.digest(), report, memory, kept)
+        report = launch(program, entry, grid, block, params, memory, **options)
+        self._keep(key.digest(), report, memory, kept)
         return report, False
 
     def _keep(self, key: bytes, report: Report, memory: Memory, old: tuple[Array, Array]) -> None:

@@ -77,13 +77,14 @@ def test_the_page_shows_what_happens(emulate, without_barrier, monkeypatch, caps
         assert block.strip() in page
 
 
-def test_every_command_and_check_on_the_page_exists():
+def test_every_check_is_on_the_page():
     from sparsekit.emulator import CHECKS, STRICT_CHECKS
 
     page = PAGE.read_text()
-    for name, what in {**CHECKS, **STRICT_CHECKS}.items():
-        assert f"| `{name}` |" in page, name
-        assert what.split(",")[0].split(" by ")[0][:30] in page, what
+    for name, what in CHECKS.items():
+        assert f"| `{name}` | {what} |" in page
+    for name, what in STRICT_CHECKS.items():
+        assert f"| `{name}` | with `--strict`: {what} |" in page
 
 
 def test_without_the_check_only_the_schedule_tells(emulate, without_barrier):
