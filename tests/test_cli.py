@@ -12,7 +12,17 @@ from conftest import ROOT
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 CUDA = str(KERNELS / "scale_cu") + ":plain"
-COMMANDS = ("build", "list", "run", "verify", "inspect-sass", "doctor", "completion", "cache prune")
+COMMANDS = (
+    "build",
+    "list",
+    "run",
+    "verify",
+    "emulate",
+    "inspect-sass",
+    "doctor",
+    "completion",
+    "cache prune",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -24,7 +34,7 @@ def test_help(run_cli, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "list", "run", "verify", "inspect-sass", "doctor", "cache"]
+    "command", ["build", "list", "run", "verify", "emulate", "inspect-sass", "doctor", "cache"]
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout
