@@ -155,7 +155,11 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
         )
         for name, actual in runs[0].outputs.items()
     }
-    return _finished(replace(result, runs=len(runs) + 1), checks)
+    total = replace(
+        result, runs=len(runs) + 1, launches=result.launches + first.ran.launches,
+        reused=result.reused + first.ran.reused,
+    )  # fmt: skip
+    return _finished(total, checks)
 
 
 def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:

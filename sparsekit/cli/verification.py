@@ -79,7 +79,8 @@ def on_cpu(
     archs = {id(choice): [t for c, t in targets if c is choice] for choice in request.choices}
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
-        wanted = archs.get(id(choice)) or list(dict.fromkeys(t for _, t in targets))
+        every = list(dict.fromkeys(t for _, t in targets))  # of a base that --against names
+        wanted = archs.get(id(choice), every)
         return [emulation.subject(choice, variant, target) for target in wanted]
 
     return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file, scalars)

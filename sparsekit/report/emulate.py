@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from sparsekit.check.foreign import ForeignResult
 from sparsekit.report.document import Document, Lines, Table
-from sparsekit.report.emulation import block_text, finding_lines
+from sparsekit.report.emulation import blocks_text, finding_lines
 
 _COLUMNS = ("entry", "blocks", "executed", "not executed, by PTX lines")
 
@@ -23,7 +23,7 @@ def emulate_document(result: ForeignResult) -> Document:
             c.entry,
             c.blocks,
             c.blocks - len(c.uncovered),
-            ", ".join(map(block_text, c.uncovered)) or None,
+            blocks_text(c.uncovered) or None,
         )
         for c in result.coverage
     ]

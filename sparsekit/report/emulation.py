@@ -12,6 +12,7 @@ from sparsekit.report.document import Lines, Table
 _COLUMNS = ("kernel", "variant", "instance", "entry", "archs", "blocks", "executed", "percent")
 _RIGHT = frozenset({"blocks", "executed", "percent"})
 _WHOLE = 100.0
+_SHOWN_BLOCKS = 12
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ def coverage_parts(entries: Sequence[EntryCoverage]) -> list[Table | Lines]:
     ]
     parts: list[Table | Lines] = [Table("Coverage: basic blocks of PTX", _COLUMNS, rows, _RIGHT)]
     lines = [
-        f"{kernel}:{variant} [{instance}] {entry} {_archs(group)}: "
-        + ", ".join(map(block_text, uncovered))
+        f"{kernel}:{variant} [{instance}] {entry} {_archs(group)}: {blocks_text(uncovered)}"
         for (kernel, variant, instance, entry, _, uncovered), group in alike.items()
         if uncovered
     ]
@@ -112,6 +112,13 @@ def _triple(index: tuple[int, int, int]) -> str:
     return ",".join(map(str, index))
 
 
-def block_text(block: CodeBlock) -> str:
+def blocks_text(blocks: Sequence[CodeBlock]) -> str:
+    """The first blocks by their lines, and how many more there are; JSON has them all."""
+    more = len(blocks) - _SHOWN_BLOCKS
+    shown = ", ".join(map(_block, blocks[:_SHOWN_BLOCKS]))
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _block(block: CodeBlock) -> str:
     span = str(block.line) if block.line == block.last_line else f"{block.line}-{block.last_line}"
     return f"{span} ({block.source})" if block.source else span
