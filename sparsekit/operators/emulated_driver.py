@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,14 +28,10 @@ from sparsekit.runtime.tensors import placement
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch that was made. reused: it is an earlier one's report, with the same code and data.
-
-    grid in blocks; artifact: what was loaded, in words.
-    """
+    """A launch that was made. reused: it is an earlier one's report, with the same code and data."""
 
     report: Report
     reused: bool
-    what: str
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,22 @@ class _Config:
     shared_bytes: int
 
 
+class _Call(threading.local):
+    """What a thread's call has placed and launched."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.host: HostMemory | None = None
+        self.launched: list[Launched] = []
+
+
 class EmulatedDriver:
     """A device of one arch on the CPU, as `runtime.device_driver.DeviceDriver` wants it.
 
     capability: what it stands for; only: the one target that it runs, None for the best of each
-    kernel. checks: names from
-    `emulator.CHECKS` and `STRICT_CHECKS`, None for the former. schedule: may be changed between
-    calls. launched: the launches of the last call.
+    kernel. checks: names from `emulator.CHECKS` and `STRICT_CHECKS`, None for the former.
+    schedule: may be changed between calls. launches: where known launches are kept, if they are.
+    Safe to use from several threads.
     """
 
     torch_type: Literal["cpu"] = "cpu"
@@ -66,11 +72,14 @@ class EmulatedDriver:
             capability, SM_COUNT, SHARED_BYTES_OPTIN[capability], name="emulated", only=only
         )
         self.schedule = schedule or Schedule()
-        self.launched: list[Launched] = []
+        self._call = _Call()
         self._checks = None if checks is None else tuple(sorted(checks))
         self._launches = launches
-        self._memory: HostMemory | None = None
-        self._device_memory = Memory()
+
+    @property
+    def launched(self) -> list[Launched]:
+        """The launches of this thread's last call."""
+        return self._call.launched
 
     def device(self, index: int) -> Device:
         if index:
@@ -87,15 +96,15 @@ class EmulatedDriver:
         """The build has checked it against the arch."""
 
     def addresses(self, tensors: Mapping[str, Any], written: frozenset[str]) -> dict[str, int]:
-        self.launched = []
-        self._device_memory = Memory()
+        call = self._call
+        call.launched, call.memory = [], Memory()
         places = {name: placement(tensor) for name, tensor in tensors.items()}
         pieces = [
             Piece(n, p.storage_address, p.offset_bytes, p.span_bytes, n in written)
             for n, p in places.items()
         ]
-        self._memory = HostMemory(self._device_memory, pieces)
-        return self._memory.addresses
+        call.host = HostMemory(call.memory, pieces)
+        return call.host.addresses
 
     def launch_config(
         self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,
@@ -113,17 +122,18 @@ class EmulatedDriver:
         }  # fmt: skip
         launches = self._launches or Launches()
         report, reused = launches.launch(
-            text, entry, config.grid, config.threads, params, self._device_memory, **options
+            text, entry, config.grid, config.threads, params, self._call.memory, **options
         )
-        self.launched.append(Launched(report, reused, str(kernel.library)))
+        self.launched.append(Launched(report, reused))
         if report.stopped:
             self.finish()
 
     def finish(self) -> None:
         """Raises FaultError when the launches had faults, results being in place."""
-        assert self._memory is not None
-        self._memory.copy_out()
-        self._memory, self._device_memory = None, Memory()
+        call = self._call
+        if call.host is not None:
+            call.host.copy_out()
+        call.host, call.memory = None, Memory()
         faults = tuple(f for done in self.launched for f in done.report.faults)
         if faults:
             raise FaultError(faults, stopped=any(d.report.stopped for d in self.launched))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,15 @@ def test_a_loaded_operator(store):
     assert scale(x, alpha=-1.0, out=out) is out
     assert torch.equal(out, -x)
     assert scale(torch.empty(0, 8)).shape == (0, 8)
+
+
+def test_several_threads_may_call(store):
+    scale = load(f"{SCALE}:plain", store)
+    scale.prepare(torch.zeros(5, 64))
+    tensors = [torch.randn(5, 64) for _ in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, out in zip(tensors, pool.map(scale, tensors), strict=True):
+            assert torch.equal(out, x * 2.0)
 
 
 def test_arguments_are_checked_as_on_a_gpu(store):
