@@ -111,6 +111,7 @@ def launch(
             if races is not None:
                 races.finish()
         executed, warps = machine.executed, machine.warps_executed
+        machine.release()
     return _report(code, findings, executed, warps, stopped)
 
 

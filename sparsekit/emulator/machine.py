@@ -157,6 +157,13 @@ class Machine:
         else:
             self.calls.leave(convoy, mask)
 
+    def release(self) -> None:
+        """Let go of everything: the parts refer back to the machine, and their arrays are large.
+
+        Without this they would stay until the interpreter looks for cycles, which it seldom does.
+        """
+        vars(self).clear()
+
     def move(self, convoy: Convoy, mask: Array | None, block: int) -> None:
         """Let threads stand at another block."""
         if mask is None:

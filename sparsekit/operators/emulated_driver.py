@@ -28,7 +28,7 @@ from sparsekit.runtime.tensors import placement
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch that was made. reused: the report is of an earlier one, of the same code and data."""
+    """A launch that was made. reused: the report is of an earlier one, of like code and data."""
 
     report: Report
     reused: bool
