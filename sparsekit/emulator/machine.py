@@ -31,6 +31,7 @@ from sparsekit.emulator.storage import Storage
 from sparsekit.emulator.tensor_memory import TensorMemory
 from sparsekit.emulator.translate import Binder, BlockFunction, translate
 from sparsekit.emulator.warpgroups import Touch, Warpgroups
+from sparsekit.emulator.written_maps import WrittenMaps
 
 _MOST_MBARRIERS = 128  # of one unit
 
@@ -77,6 +78,7 @@ class Machine:
         self.warpgroups = Warpgroups(self)
         self.tensor_memory = TensorMemory(self)
         self.register_loads = RegisterLoads(self)
+        self.written_maps = WrittenMaps(self)
         self.barriers = Barriers(self)
         self.cluster_barrier = ClusterBarrier(self)
         self.mbarriers = MBarriers(self)
@@ -114,6 +116,7 @@ class Machine:
         self.warpgroups.reset()
         self.tensor_memory.reset()
         self.register_loads.reset()
+        self.written_maps.reset()
         self.calls.reset()
         self.fences.reset()
         self.block_of_row[:] = self.geometry.block_number()[::WARP]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +43,7 @@ def site(toolchain_data_dir: Path):
 
 
 def build(folder: Path, kernel: str, capability: int, warps: int, types: dict, **constants: int):
-    names = [n for n, t in types.items() if t.startswith("*") or n in ("k", "total")]
+    names = [n for n, t in types.items() if t.startswith("*") or n in ("k", "m", "n", "total")]
     job = {
         "kernel": kernel, "constants": constants, "types": types, "divisible_by_16": names,
         "compute_capability": capability, "num_warps": warps,
@@ -50,14 +52,19 @@ def build(folder: Path, kernel: str, capability: int, warps: int, types: dict, *
 
 
 def run(kernel: TritonKernel, grid, params, memory, schedule, **options) -> Report:
+    blocks = int(np.prod(grid))
+    scratch = memory.allocate(blocks * kernel.scratch_bytes) if kernel.scratch_bytes else 0
     return launch(
-        load(kernel.ptx), kernel.name, grid, 32 * kernel.num_warps, [*params, 0, 0], memory,
+        load(kernel.ptx), kernel.name, grid, 32 * kernel.num_warps, [*params, scratch, 0], memory,
         shared_bytes=kernel.shared_bytes, schedule=schedule, **options,
     )  # fmt: skip
 
 
 def multiply(kernel, rows, columns, k, tiles, schedule=SCHEDULES[0], grid=(1, 1), **options):
-    """(report, whether C = A B^T of small integers is exact)."""
+    """(report, whether C = A B^T of small integers is exact).
+
+    tiles: whether the host makes tensor maps; None: the kernel does.
+    """
     rng = np.random.default_rng(k)
     a, b = rng.integers(-8, 9, (rows, k)), rng.integers(-8, 9, (columns, k))
     memory = Memory()
@@ -72,7 +79,8 @@ def multiply(kernel, rows, columns, k, tiles, schedule=SCHEDULES[0], grid=(1, 1)
             swizzle = SWIZZLES[facts["swizzle"]]
             params.append(TensorMap(place, "bf16", (k, extent), box, swizzle=swizzle))
             params += [extent, k, k, 1]
-    report = run(kernel, grid, [*params, pc, k], memory, schedule, **options)
+    sizes = [rows, columns] if tiles is None else []
+    report = run(kernel, grid, [*params, pc, *sizes, k], memory, schedule, **options)
     c = memory.read(pc, np.float32, (rows, ROW))[:, :columns]
     return report, bool((c == a @ b.T).all())
 
@@ -149,6 +157,24 @@ def test_products_of_tiles(site, version, capability, rows, warps):
         report, right = multiply(kernel, 2 * rows, 128, 256, True, schedule, (2, 1))
         assert matches(report, set()), report.faults
         assert right
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_products_of_made_tiles(site, version, capability):
+    """Tensor maps that the kernel makes; without their acquisition it is a fault."""
+    types = {**POINTERS, "m": "i32", "n": "i32"}
+    kernel = build(
+        site(version), "product_of_made_tiles", capability, 4, types, BLOCK_M=128, BLOCK_N=64,
+        BLOCK_K=64,
+    )  # fmt: skip
+    for schedule in SCHEDULES:
+        report, right = multiply(kernel, 256, 128, 192, None, schedule, (2, 2))
+        assert matches(report, set()), report.faults
+        assert right
+    bare = re.sub(r"fence\.proxy\.tensormap[^;]*;", "nanosleep.u32 0;", kernel.ptx)
+    report, right = multiply(replace(kernel, ptx=bare), 256, 128, 192, None, grid=(2, 2))
+    assert matches(report, {"proxy-fence"}), report.faults
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -32,6 +32,7 @@ json.dump(
         "ptx": found.asm["ptx"],
         "name": facts.name,
         "shared_bytes": facts.shared,
+        "scratch_bytes": facts.global_scratch_size,
         "num_warps": facts.num_warps,
         "tensor_maps": getattr(facts, "tensordesc_meta", None),
     },
