@@ -12,21 +12,10 @@ SCHEDULES = [Schedule("lazy"), Schedule("eager"), Schedule("random", 1)]
 SHARED = """.shared .align 128 .b8 made[128]; .shared .align 8 .b64 bar;
 .shared .align 1024 .b8 cells[2048];"""
 # tensormap.replace's own numbers (PTX ISA, tensormap.replace: tables of new_val)
-TYPES = [
-    "u8",
-    "u16",
-    "u32",
-    "i32",
-    "u64",
-    "i64",
-    "fp16",
-    "fp32",
-    "fp32_ftz",
-    "fp64",
-    "bf16",
-    "tf32",
+TYPES = (
+    "u8", "u16", "u32", "i32", "u64", "i64", "fp16", "fp32", "fp32_ftz", "fp64", "bf16", "tf32",
     "tf32_ftz",
-]
+)  # fmt: skip
 SWIZZLES = ["none", "32B", "64B", "128B"]
 REPLACE = "tensormap.replace.tile.{}.{}.b1024.{} [{}]{}, {};"
 ZERO = (
