@@ -108,6 +108,7 @@ class MBarriers:
             machine.fault("outside", text, at, thread)
             raise StopLaunch
         self.order.check_ordered(barrier, thread, at)
+        machine.remote.arrive(place, thread, at)
         return barrier
 
     def _find_for(self, place: int, threads: Array, at: int) -> MBarrier:
