@@ -299,3 +299,15 @@ def test_reading_what_a_bulk_copy_stores(schedule):
     assert (
         found(later.replace("wait_group.read", "wait_group"), {"out": 1024}, 64, **options) == set()
     )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_warp_that_spins_keeps_no_copy_from_ending(schedule):
+    """One warp waits for the copy and sets a flag, another one polls the flag."""
+    body = START + "setp.ge.u32 p3, tid, 32; @p3 bra POLL;" + LOAD + WAIT.format(0) + (
+        "st.release.cta.shared.u32 [r5+1024], 1; bra END;"
+        "POLL: ld.acquire.cta.shared.u32 r9, [r5+1024]; setp.eq.u32 p4, r9, 1; @!p4 bra POLL; END:"
+    )  # fmt: skip
+    first = body.replace("bar.sync 0;", "@p0 st.shared.u32 [r5+1024], 0; bar.sync 0;", 1)
+    options = {"schedule": schedule, "step_limit": 20_000}
+    assert found(first, {"source": SOURCE}, 64, **options) == set()
