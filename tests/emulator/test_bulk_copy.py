@@ -131,7 +131,7 @@ def signed(value: int, bits: int) -> int:
 @pytest.mark.parametrize(("op", "kind"), KINDS, ids=lambda x: str(x))
 @pytest.mark.parametrize("where", ["global", "shared"])
 def test_integer_reductions(op, kind, where):
-    if where == "shared" and kind in ("s64",):
+    if where == "shared" and "64" in kind and op != "add":
         pytest.skip("no such reduction")
     bits = int(kind[1:])
     rng = random.Random(1)
