@@ -24,7 +24,7 @@ source = ASTSource(
 found = triton.compile(
     source,
     target=GPUTarget("cuda", job["compute_capability"], 32),
-    options={"num_warps": job["num_warps"]},
+    options={"num_warps": job["num_warps"], "num_ctas": job["blocks"]},
 )
 facts = found.metadata
 json.dump(

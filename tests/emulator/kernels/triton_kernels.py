@@ -78,3 +78,22 @@ def product_of_made_tiles(
         b = b_desc.load([column, start])
         acc = tl.dot(a, tl.trans(b), acc)
     c_desc.store([row, column], acc)
+
+
+@triton.jit
+def persistent_product(
+    a_desc, b_desc, c_ptr, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, PROGRAMS: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """The same by so many programs for all tiles; specialised: warps for copies and products."""
+    across = n // BLOCK_N
+    total = (m // BLOCK_M) * across
+    for tile in tl.range(tl.program_id(0), total, PROGRAMS, warp_specialize=SPECIALIZE):
+        row, column = (tile // across) * BLOCK_M, (tile % across) * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for start in range(0, k, BLOCK_K):
+            a = a_desc.load([row, start])
+            b = b_desc.load([column, start])
+            acc = tl.dot(a, tl.trans(b), acc)
+        rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
+        tl.store(c_ptr + rows[:, None] * 1024 + columns[None, :], acc)
