@@ -311,3 +311,15 @@ def test_a_warp_that_spins_keeps_no_copy_from_ending(schedule):
     first = body.replace("bar.sync 0;", "@p0 st.shared.u32 [r5+1024], 0; bar.sync 0;", 1)
     options = {"schedule": schedule, "step_limit": 20_000}
     assert found(first, {"source": SOURCE}, 64, **options) == set()
+
+
+def test_without_the_bounds_check_the_others_survive():
+    checks = [c for c in CHECKS if c != "bounds"]
+    for chosen in (checks, ()):
+        for body in (
+            START + LOAD.replace("[r5],", "[r5+60000],") + WAIT.format(0),
+            START + LOAD.replace("[source+64]", "[source+1048576]") + WAIT.format(0),
+            STORE.replace("[out], [r5]", "[out+16777216], [r5]"),
+        ):
+            arrays = {"source": SOURCE, "out": 1024}
+            assert "bounds" not in found(body, arrays, 64, checks=chosen)

@@ -58,7 +58,7 @@ CASES = [
 ARCHS = {
     "sparse_prefill": ("sm_80", "sm_90", "sm_120"),
     "gated_pool": ("sm_80", "sm_90a", "sm_120a"),
-    "sparse_attn_paged": ("sm_80", "sm_120a"),
+    "sparse_attn_paged": ("sm_80", "sm_100a", "sm_120a"),
 }
 _ON_ONE_ARCH = ("prefill_counts", "decode_small")  # for the time that Triton takes
 RUNS = [
