@@ -44,6 +44,7 @@ def test_without_the_barrier_it_is_a_race(schedule):
     assert "race" in run(schedule, meet="bar.sync 0;")[0]
     relaxed = MEET.replace("arrive", "arrive.relaxed")
     assert "race" in run(schedule, meet=relaxed)[0]
+    assert run(schedule, meet="fence.acq_rel.cluster; " + relaxed)[0] == []
 
 
 def test_misuse_and_deadlock():
