@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -254,6 +255,104 @@ def test_a_living_builder_is_left_alone(store):
         (stage / "kernel.cubin").write_bytes(b"half")
         publish(open_store(store.root, pytest.fail))
         assert (stage / "kernel.cubin").read_bytes() == b"half"
+
+
+def test_a_builder_that_waited_in_vain_for_the_lock_is_left_alone(store, monkeypatch):
+    key = "ef" * 32
+    monkeypatch.setattr(staging, "_WAIT_S", 0.0)
+    with staging.key_lock(store._staging(), key):
+        building = store.building(key)
+        stage = building.__enter__()
+    (stage / "kernel.cubin").write_bytes(b"half")
+    open_store(store.root, pytest.fail)
+    assert (stage / "kernel.cubin").read_bytes() == b"half"
+    building.__exit__(None, None, None)
+    assert rubbish(store) == []
+
+
+def test_a_lock_is_removed_by_who_holds_it(store, monkeypatch):
+    """Else it could be another's by then, who would hold a lock that nobody sees."""
+    lock = store._staging() / f"{'ab' * 32}.lock"
+    lock.touch()
+    taken, unlink = [], Path.unlink
+
+    def look(path, missing_ok=False):
+        with path.open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                taken.append(path)
+            except BlockingIOError:
+                pass
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    staging.sweep(store._staging())
+    assert not lock.exists()
+    with staging.key_lock(store._staging(), "cd" * 32):
+        pass
+    assert taken == []
+
+
+def test_a_lock_of_another_is_not_removed_by_name(store):
+    lock = store._staging() / f"{'ab' * 32}.lock"
+    with staging.key_lock(store._staging(), "ab" * 32):
+        lock.unlink()
+        lock.touch()  # another's, after a sweep of an older release
+    assert lock.exists()
+
+
+def test_an_entry_that_is_replaced_while_it_is_read(store, notes, monkeypatch):
+    key = publish(store)
+    parse, replaced = local._parse_sums, []
+
+    def replace(content):
+        if not replaced:
+            replaced.append(True)
+            store.remove(key)
+            publish(store, "k", b"\x7fELF newer")
+        return parse(content)
+
+    monkeypatch.setattr(local, "_parse_sums", replace)
+    assert store.get(key).cubin("go") == b"\x7fELF newer"
+    assert store.has(key)
+    assert notes == []
+
+
+def test_a_damaged_entry_that_another_process_builds_is_left_to_it(store, notes):
+    key = publish(store)
+    DAMAGE["half a cubin"](store.folder(key))
+    with staging.key_lock(store._staging(), key):
+        assert store.get(key) is None
+        assert store.has(key)
+    assert notes == []
+    assert store.get(key) is None
+    assert not store.has(key)
+
+
+def test_a_builder_repairs_under_its_own_lock(store, notes):
+    key = publish(store)
+    DAMAGE["half a cubin"](store.folder(key))
+    with store.building(key):
+        assert store.get(key) is None
+    assert len(notes) == 1
+    assert not store.has(key)
+
+
+def test_damage_in_a_read_only_store_is_said_once(tmp_path, notes, monkeypatch):
+    filled = Store(tmp_path / "store", pytest.fail)
+    key = publish(filled)
+    DAMAGE["half a cubin"](filled.folder(key))
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    store = open_store(tmp_path / "store", notes.append)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    assert store.get(key) is None
+    assert store.get(key) is None
+    assert [n for n in notes if "damaged" in n and str(filled.root) in n] == notes[1:]
+    assert len(notes) == 2
 
 
 def test_file_systems_without_locks(store, monkeypatch):
