@@ -118,6 +118,30 @@ def test_a_file_beside_a_triton_source_is_part_of_the_key(run_cli, tmp_path):
     assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
 
 
+def test_a_header_of_the_working_directory_reaches_no_compiler(run_cli, tmp_path):
+    """NVRTC would look into a folder of the kernel's name, relative to where it runs."""
+    folder = copy(CUDA, tmp_path / "kernels" / "scale_cu")
+    (tmp_path / "scale_cu").mkdir()
+    (folder / "scale.cuh").rename(tmp_path / "scale_cu" / "stray.cuh")
+    _replace(folder / "kernel.cu", '#include "scale.cuh"', '#include "stray.cuh"')
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert 'kernel.cu:1: includes "stray.cuh"' in done.stderr
+    # Written so that the closure does not see it, it is the compiler that does not find it.
+    _replace(folder / "kernel.cu", '#include "stray.cuh"', '/**/ #include "stray.cuh"')
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0", cwd=tmp_path)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "stray.cuh" in done.stdout
+
+
+def test_relative_folders_mean_the_working_directory(run_cli, tmp_path):
+    copy(CUDA, tmp_path / "scale_cu")
+    options = ("--arch", "8.0", "--cache-dir", "store", "--format", "json")
+    done = run_cli("build", "./scale_cu:plain", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "store").glob("v1/*/*/kernel.cubin"))) == 1
+
+
 def test_every_target_has_an_entry_of_its_own(run_cli):
     targets = "sm120;sm121;sm120f;sm120a;sm100;sm103"
     result = build(run_cli, CUDA + ":plain", "--arch", targets)

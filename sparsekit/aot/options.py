@@ -42,7 +42,8 @@ def _nvrtc_flags(
         raise SpecError(
             f"{kernel.name}: unknown option {unknown[0]!r}; a CUDA kernel takes {known}"
         )
-    flags = [f"-arch={arch}", "-std=c++17", "--ptxas-options=-v"]
+    # Else NVRTC looks for headers in a folder of the kernel's name below the working directory.
+    flags = [f"-arch={arch}", "-std=c++17", "--ptxas-options=-v", "--no-source-include"]
     for name, value in {**_NVRTC_DEFAULTS, **kernel.options}.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         flags.append(f"--{name.replace('_', '-')}={text}")
