@@ -173,6 +173,38 @@ def test_all_without_a_gpu_is_the_default(run_cli, probe):
     assert len(archs) == (len(expected) or 9)
 
 
+def test_a_dry_run_removes_nothing(run_cli, tmp_path):
+    build(run_cli, CUDA + ":plain", "--arch", "8.0")
+    (cubin,) = (tmp_path / "store").glob("v1/*/*/kernel.cubin")
+    cubin.write_bytes(b"")
+    planned = build(run_cli, CUDA + ":plain", "--arch", "8.0", "-n")
+    assert cubin.exists()
+    assert [j["status"] for j in planned["jobs"]] == ["cached"]
+
+
+def test_a_variable_of_the_kernel_s_own_is_no_launch_fact(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _append(
+        folder / "kernel.cu",
+        'extern "C" __device__ unsigned scale_calls;\n'
+        'extern "C" __device__ unsigned scale_limit = 7;\n',
+    )
+    build(run_cli, str(folder) + ":plain", "--arch", "8.0;9.0")
+    for file in (tmp_path / "store").glob("v1/*/*/manifest.json"):
+        (entry,) = json.loads(file.read_text())["entries"]
+        assert entry["launch_facts"] == {"dynamic_smem_bytes": 512}
+
+
+def test_no_dynamic_shared_memory_may_be_said_too(run_cli, tmp_path):
+    """A variable that is 0 lies in a section without data."""
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    source = folder / "kernel.cu"
+    _replace(source, "extern __shared__ float factor[];", "__shared__ float factor[128];")
+    _replace(source, "= 128 * sizeof(float)", "= 0")
+    result = build(run_cli, str(folder) + ":plain", "--arch", "8.0")
+    assert result["artifacts"][0]["shared_bytes"] == 512
+
+
 def test_a_dry_run_builds_nothing(run_cli, tmp_path):
     result = build(run_cli, CUDA, "--arch", "8.0", "-n")
     assert [j["status"] for j in result["jobs"]] == ["to build", "to build"]

@@ -85,9 +85,10 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     sources = [SourceFile(n, Path(p), s) for n, p, s in request["sources"]]
     contents = {file.name: read_source(file) for file in sources}
     if job["lang"] == "cuda":
-        from sparsekit.aot.nvrtc import Nvrtc
+        from sparsekit.aot.nvrtc import loaded_nvrtc
 
-        record = Nvrtc(request["library"]).compile(job, contents, request["include"], stage)
+        nvrtc = loaded_nvrtc(request["library"])
+        record = nvrtc.compile(job, contents, request["include"], stage)
     else:
         from sparsekit.aot.triton_aot import compile_job
 
