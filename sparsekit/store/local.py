@@ -8,7 +8,6 @@ Nothing in it is ever imported or unpickled. `sha256sum -c SHA256SUMS` checks an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
 from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
@@ -126,7 +126,7 @@ class Store:
         data = json.dumps(manifest.to_json(), indent=1, sort_keys=True) + "\n"
         (stage / _MANIFEST).write_text(data)
         names = sorted(p.name for p in stage.iterdir())
-        sums = "".join(f"{_sha256((stage / n).read_bytes())}  {n}\n" for n in names)
+        sums = "".join(f"{sha256_of((stage / n).read_bytes())}  {n}\n" for n in names)
         (stage / _SUMS).write_text(sums)
         own = read_artifact(stage, key=manifest.key)
         for name in (*names, _SUMS):
@@ -163,7 +163,7 @@ def read_artifact(folder: Path, key: str | None = None) -> Artifact:
     finally:
         os.close(opened)
     for name, content in files.items():
-        if _sha256(content) != sums[name]:
+        if sha256_of(content) != sums[name]:
             raise Damaged(f"{name} does not match its sha256")
     return Artifact(folder, _manifest(files, key or folder.name), files)
 
@@ -173,10 +173,10 @@ def _manifest(files: Mapping[str, bytes], key: str) -> Manifest:
         manifest = Manifest.from_json(json.loads(files[_MANIFEST]))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{_MANIFEST} does not read: {error!r}") from error
-    if manifest.key != key or _sha256(canonical_json(manifest.identity)) != key:
+    if manifest.key != key or sha256_of(canonical_json(manifest.identity)) != key:
         raise Damaged("it holds the artifact of another key")
     for entry in manifest.entries:
-        if _sha256(files.get(entry.cubin, b"")) != entry.cubin_sha256:
+        if sha256_of(files.get(entry.cubin, b"")) != entry.cubin_sha256:
             raise Damaged(f"{entry.cubin} is not the cubin that {_MANIFEST} speaks of")
     return manifest
 
@@ -206,10 +206,6 @@ def _read(name: str, folder: int) -> bytes:
 
 def _exists(folder: Path) -> bool:
     return os.path.lexists(folder)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import EntryRecord, Manifest, canonical_json
 from sparsekit.store import local, staging
@@ -25,14 +26,14 @@ from sparsekit.store.open import open_store
 
 
 def manifest_for(name: str, cubin: bytes) -> Manifest:
-    sha256 = local._sha256(cubin)
+    sha256 = sha256_of(cubin)
     identity = {"kernel": name, "arch": "sm_80", "toolchain": {"id": "nvrtc-13.0.88"}}
     record = EntryRecord(
         entry="go", cubin="kernel.cubin", cubin_sha256=sha256, params=(), promises=(), threads=32,
         cluster=None, dynamic_shared_bytes=0, static_shared_bytes=0, registers=8, local_bytes=0,
         spill_store_bytes=0, spill_load_bytes=0, code_bytes=128, text_sha256=sha256,
     )  # fmt: skip
-    key = local._sha256(canonical_json(identity))
+    key = sha256_of(canonical_json(identity))
     return Manifest(key, identity, (record,), {"go": "kernel.ptx"})
 
 
@@ -139,7 +140,7 @@ def test_manifest_of_one_build_with_the_cubin_of_another(store, notes):
     folder = store.folder(key)
     (folder / "kernel.cubin").write_bytes(b"\x7fELF other")
     sums = (folder / "SHA256SUMS").read_text().splitlines()
-    fixed = [f"{local._sha256((folder / s[66:]).read_bytes())}  {s[66:]}" for s in sums]
+    fixed = [f"{sha256_of((folder / s[66:]).read_bytes())}  {s[66:]}" for s in sums]
     (folder / "SHA256SUMS").write_text("\n".join(fixed) + "\n")
     assert store.get(key) is None
     assert "is not the cubin" in notes[0]
