@@ -224,6 +224,27 @@ def test_a_library_that_was_changed_behind_its_package_s_back(tmp_path):
     assert found().fingerprint not in (intact.fingerprint, changed.fingerprint)
 
 
+def test_doctor_names_the_files_that_were_changed(run_cli, tmp_path):
+    """The installed compiler, as metadata of the test's own describes it."""
+    hidden = tmp_path / "sitecustomize.py"
+    hidden.write_text(
+        "import importlib.metadata as m\n"
+        "real = m.PathDistribution.read_text\n"
+        "def read(self, name):\n"
+        "    text = real(self, name)\n"
+        "    if name == 'RECORD' and text and 'libnvrtc.so.13,' in text:\n"
+        "        head, _, tail = text.partition('libnvrtc.so.13,sha256=')\n"
+        "        text = head + 'libnvrtc.so.13,sha256=' + 'A' * 43 + tail[43:]\n"
+        "    return text\n"
+        "m.PathDistribution.read_text = read\n"
+    )
+    done = run_cli("doctor", "--format", "json", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    bad = [f for f in json.loads(done.stdout)["findings"] if f["subject"].startswith("files of")]
+    assert [f["subject"].partition("-")[0] for f in bad] == ["files of nvrtc"]
+    assert bad[0]["found"].endswith("libnvrtc.so.13")
+
+
 def test_digests_are_worked_out_once(tmp_path, monkeypatch):
     from sparsekit import digest
 
