@@ -39,12 +39,20 @@ def entries(root: Path) -> Iterator[Stored]:
 def damaged(root: Path) -> Iterator[tuple[Stored, str]]:
     """Entries that do not hold what they say, with what is wrong."""
     for entry in entries(root):
-        try:
-            read_artifact(entry.folder)
-        except FileNotFoundError as error:
-            yield entry, f"{Path(error.filename).name} is missing"
-        except (Damaged, OSError) as error:
-            yield entry, str(error)
+        # Looked at twice: the first time it may have been replaced or removed under our eyes.
+        if _problem(entry.folder) and (problem := _problem(entry.folder)):
+            yield entry, problem
+
+
+def _problem(folder: Path) -> str | None:
+    """What is wrong with the entry; None when nothing is, or when it is gone."""
+    try:
+        read_artifact(folder)
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing" if folder.exists() else None
+    except (Damaged, OSError) as error:
+        return str(error)
+    return None
 
 
 def prunable(root: Path, older_than_s: float | None, max_bytes: int | None) -> list[Stored]:

@@ -319,6 +319,21 @@ def test_an_entry_that_is_replaced_while_it_is_read(store, notes, monkeypatch):
     assert notes == []
 
 
+def test_an_entry_that_is_replaced_while_it_is_verified(store, monkeypatch):
+    key = publish(store)
+    parse, replaced = local._parse_sums, []
+
+    def replace(content):
+        if not replaced:
+            replaced.append(True)
+            store.remove(key)
+            publish(store, "k", b"\x7fELF newer")
+        return parse(content)
+
+    monkeypatch.setattr(local, "_parse_sums", replace)
+    assert list(damaged(store.root)) == []
+
+
 def test_a_damaged_entry_that_another_process_builds_is_left_to_it(store, notes):
     key = publish(store)
     DAMAGE["half a cubin"](store.folder(key))

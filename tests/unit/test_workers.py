@@ -132,6 +132,30 @@ def test_what_a_worker_runs_ends_with_it(jobs, tmp_path, fake):
         time.sleep(0.01)
 
 
+def test_what_a_worker_runs_ends_with_its_builder(tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    script = (
+        "import queue, subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from sparsekit.aot.worker import _receive\n"
+        "print(subprocess.Popen(['sleep', '60']).pid, flush=True)\n"
+        "_receive(queue.SimpleQueue(), Path(sys.argv[1]))\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)], stdin=subprocess.DEVNULL, cwd=ROOT,
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    child = int(worker.stdout.readline())
+    worker.wait(timeout=20)
+    worker.stdout.close()
+    deadline = time.monotonic() + 10
+    while _runs(child):
+        assert time.monotonic() < deadline, "the child survives"
+        time.sleep(0.01)
+    assert not folder.exists()
+
+
 def _runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
