@@ -8,14 +8,22 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from sparsekit.check.campaign import Pair, against_bits, against_reference, load_reference
+from sparsekit.check.campaign import (
+    Pair,
+    against_bits,
+    against_reference,
+    load_reference,
+    user_workload,
+)
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.subject import Ran
 from sparsekit.check.verify import make_workload, verify_reference
+from sparsekit.cli.verify_command import _exit_code
 from sparsekit.discover import Catalog
-from sparsekit.errors import ArgumentError, GpuError
+from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError, UsageError
 from sparsekit.model.op import Case
+from sparsekit.model.results import VerifyResult
 
 CPU = torch.device("cpu")
 OPS = Catalog().ops
@@ -344,12 +352,18 @@ def test_a_call_that_a_kernel_does_not_take_is_skipped_and_a_failed_launch_is_no
         def before(self, inputs):
             raise self.error
 
-    skipped = check("gated_pool", Raises(ArgumentError("no kernel takes this call")))
+    skipped = check("gated_pool", Raises(NoKernelError("no kernel takes this call")))
     assert skipped.skipped
     assert skipped.ok is None
-    failed = check("gated_pool", Raises(GpuError("launching: the driver says no")))
-    assert failed.ok is False
-    assert not failed.skipped
+    for error in (
+        GpuError("launching: the driver says no"),
+        ArgumentError("gated_pool: kv must be [B, R, D]"),  # a check of ours that refuses a case
+        ArgumentTypeError("go takes n (i32), and it was not given"),
+    ):
+        failed = check("gated_pool", Raises(error))
+        assert failed.ok is False
+        assert not failed.skipped
+        assert failed.reason == str(error)
 
 
 def test_placement_pads_shifts_and_keeps_aliases():
@@ -394,8 +408,45 @@ def test_results_say_nothing_ran_when_everything_is_skipped():
         kernel, variant = "fake", "plain"
 
         def compute(self, inputs, outputs):
-            raise ArgumentError("never")
+            raise NoKernelError("never")
 
     op = OPS["gated_pool"]
     results = list(against_reference(op, [Refuses()], [op.case("r8_d128")], CPU, 1))
     assert [r.skipped for r in results] == [True]
+
+
+def test_memory_that_runs_out_skips_what_needed_it():
+    class Exhausts:
+        def before(self, inputs):
+            raise torch.OutOfMemoryError("no memory")
+
+    case = OPS["gated_pool"].case(SMALL["gated_pool"])
+    for results in (
+        against_bits(
+            OPS["gated_pool"], [Pair(*[Fake("gated_pool", Exhausts())] * 2)], [case], CPU, 1
+        ),
+        against_reference(OPS["gated_pool"], [Fake("gated_pool", Exhausts())], [case], CPU, 1),
+    ):
+        found = list(results)
+        assert found
+        assert all(r.skipped and "no memory" in r.reason for r in found)
+
+
+def test_the_user_s_tensors_of_a_wrong_rank_are_an_error():
+    with pytest.raises(UsageError, match=r"mine: kv must be \[B, R, D\], found shape \[3, 4\]"):
+        user_workload(OPS["gated_pool"], {"kv": torch.zeros(3, 4)}, "mine", CPU)
+
+
+@pytest.mark.parametrize(
+    ("results", "named", "code"),
+    [
+        ("a+", True, 0), ("a+ b+", True, 0), ("a+ b-", False, 1), ("a? b?", False, 2), ("", False, 2),
+        ("a+ b?", False, 0), ("a+ b?", True, 2), ("a+ a?", True, 0), ("a? b-", True, 1),
+    ],
+)  # fmt: skip
+def test_what_never_ran_is_no_success(results, named, code):
+    """+ ok, - wrong, ? skipped, by kernel."""
+    blank = VerifyResult("op", "", "v", None, None, "cuda:0", "c", "float64", runs=1)
+    states = {"+": {"ok": True}, "-": {"ok": False}, "?": {"skipped": True}}
+    found = [replace(blank, kernel=r[0], **states[r[1]]) for r in results.split()]
+    assert _exit_code(found, named=named) == code

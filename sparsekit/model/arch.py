@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from sparsekit.errors import UsageError
 
@@ -104,6 +105,7 @@ def parse_capability(text: str) -> Capability:
 _NAMED = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)([a-z]?)", re.IGNORECASE)
 
 
+@cache
 def parse_arch(text: str) -> Arch:
     """An exact target from `sm_90a`, `sm90a`, `90a` or `9.0a`; raises UsageError by name."""
     match = _NAMED.fullmatch(text)
