@@ -138,8 +138,10 @@ class Worker:
         printed = os.pread(self._printed.fileno(), 1 << 20, 0).decode(errors="replace")
         if told := _UNKNOWN_TARGET.search(printed):
             return ToolchainError(f"{job.toolchain.id} does not know {job.arch}: {told[0].strip()}")
-        exited = end.si_code == os.CLD_EXITED
-        how = f"exit code {end.si_status}" if exited else signal.Signals(end.si_status).name
+        if end.si_code == os.CLD_EXITED:
+            how = f"exit code {end.si_status}"
+        else:
+            how = f"signal {signal.Signals(end.si_status).name}"
         last = [line for line in printed.splitlines() if line.strip()][-3:]
         return CompileError("\n".join([f"{job.toolchain.id} died ({how})", *last]))
 
