@@ -81,3 +81,8 @@ def test_nothing_stored_failed():
         assert any(r["ok"] for r in results)
     findings = json.loads((ROOT / "docs" / "results" / "sanitizer-h200.json").read_text())
     assert all(f["ok"] for f in findings["findings"])
+
+
+def test_no_placeholder_is_left():
+    for file in [ROOT / "README.md", *ROOT.glob("*/**/README.md")]:
+        assert re.findall(r"^@[A-Z]+@$", file.read_text(), re.MULTILINE) == [], file

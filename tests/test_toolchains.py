@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,11 @@ from sparsekit.toolchain.find import Toolchains
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 GEMM = str(KERNELS / "gemm_bf16")
+# Shared memory that a block may have. Source: CUDA C++ Programming Guide, "Compute Capabilities".
+SHARED_KB = {
+    "sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_103": 227,
+    "sm_110": 227, "sm_120": 99, "sm_121": 99,
+}  # fmt: skip
 NEWEST_NVRTC = "nvrtc-13.5.37"
 
 
@@ -73,13 +79,45 @@ def test_the_newest_nvrtc_compiles_it_right(built):
 def test_our_cuda_kernels_are_clean_under_the_newest_nvrtc(built):
     result = built(f"sparse_prefill@{NEWEST_NVRTC}", "--arch", "all")
     assert {a["status"] for a in result["artifacts"]} == {"built"}
-    assert [a["warnings"] for a in result["artifacts"] if a["warnings"]] == []
+    assert_clean(result["artifacts"])
 
 
-def test_our_cuda_kernels_are_clean_under_the_installed_nvrtc(run_cli):
-    done = run_cli("build", "cu/*", "--arch", "all", "--format", "json", timeout=900)
+def test_every_shipped_kernel_fits_every_arch(run_cli):
+    done = run_cli("build", "--arch", "all", "--format", "json", timeout=900)
     assert done.returncode == 0, done.stdout
-    assert [a["warnings"] for a in json.loads(done.stdout)["artifacts"] if a["warnings"]] == []
+    artifacts = json.loads(done.stdout)["artifacts"]
+    assert {a["arch"].rstrip("a") for a in artifacts} == set(SHARED_KB)
+    for artifact in artifacts:
+        limit = SHARED_KB[artifact["arch"].rstrip("a")] * 1024
+        assert 0 <= artifact["shared_bytes"] <= limit, artifact
+    ours = [a for a in artifacts if a["toolchain"].startswith("nvrtc")]
+    assert_clean(ours)
+    stated = readme_shared_bytes()
+    for artifact in ours:
+        heads = 32 if "heads32" in artifact["variant"] else 64
+        found = stated[artifact["arch"], heads, artifact["instance"]]
+        assert found == artifact["shared_bytes"], artifact
+
+
+def assert_clean(artifacts: list[dict]) -> None:
+    """No warning, no local memory, no spill."""
+    assert artifacts
+    for artifact in artifacts:
+        assert artifact["warnings"] == [], artifact
+        unwanted = ("local_bytes", "spill_store_bytes", "spill_load_bytes")
+        assert [artifact[name] for name in unwanted] == [0, 0, 0], artifact
+
+
+def readme_shared_bytes() -> dict[tuple[str, int, str], int]:
+    """What the kernel's README states, by arch, heads of a block and instance."""
+    text = (ROOT / "kernels_cu" / "sparse_prefill" / "README.md").read_text()
+    found = {}
+    row = re.compile(r"^\| (sm_[\d ]+) \| 576 / 512 \| (\d+) \|.*\| (\d+) / (\d+) \|$", re.M)
+    for line in row.findall(text):
+        for number in line[0].removeprefix("sm_").split():
+            found[f"sm_{number}", int(line[1]), "d_qk576"] = int(line[2])
+            found[f"sm_{number}", int(line[1]), "d_qk512"] = int(line[3])
+    return found
 
 
 @pytest.mark.toolchains

@@ -157,9 +157,9 @@ def sparse_attn_paged_prefill(
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP_TRAILING: tl.constexpr = 1,
-    HAS_CMP_COUNTS: tl.constexpr = 0,
-    HAS_LSE: tl.constexpr = 0,
+    SKIP_TRAILING: tl.constexpr,
+    HAS_CMP_COUNTS: tl.constexpr,
+    HAS_LSE: tl.constexpr,
 ):
     """BLOCK_H heads of one row. Grid x: rows x head blocks, the head blocks of a row adjacent."""
     head_blocks = tl.cdiv(h, BLOCK_H)
@@ -258,8 +258,8 @@ def sparse_attn_paged_decode_split(
     BLOCK_K: tl.constexpr,
     BLOCK_SPLIT: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP_TRAILING: tl.constexpr = 1,
-    HAS_CMP_COUNTS: tl.constexpr = 0,
+    SKIP_TRAILING: tl.constexpr,
+    HAS_CMP_COUNTS: tl.constexpr,
 ):
     """BLOCK_H heads of one split of one row (m = 1), without the sink.
 
@@ -340,7 +340,7 @@ def sparse_attn_paged_decode_merge(
     lse_b_stride,
     D: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    HAS_LSE: tl.constexpr = 0,
+    HAS_LSE: tl.constexpr,
 ):
     """One head of one row (m = 1): the splits in ascending order, the sink once. Grid x: b x h."""
     batch = (tl.program_id(0) // h).to(tl.int64)
