@@ -91,7 +91,7 @@ def _attend(
         kv = tl.load(row_ptr[:, None] + dims[None, :], mask=valid[:, None], other=0.0)
         kv = kv.to(tl.float32)
 
-        x = tl.dot(q, tl.trans(kv)) * softmax_scale
+        x = tl.dot(q, tl.trans(kv), input_precision="tf32") * softmax_scale
         # Masked after scaling, so that the sign of the scale does not matter.
         score = tl.where(valid[None, :], x, float("-inf"))
         new_max = _max_or_nan(running_max, tl.reduce(score, 1, _max_or_nan))
@@ -101,7 +101,7 @@ def _attend(
         # 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
         weight = tl.where(valid[None, :], tl.fma(x, 0.0, p), 0.0)
         running_sum = running_sum * alpha + tl.sum(p, axis=1)
-        acc = tl.dot(weight, kv, acc * alpha[:, None])
+        acc = tl.dot(weight, kv, acc * alpha[:, None], input_precision="tf32")
         running_max = new_max
     return running_max, running_sum, acc
 
