@@ -149,8 +149,8 @@ def _nvdisasm(settings: Settings) -> Finding:
 
 
 def _store(settings: Settings) -> Finding:
+    from sparsekit.store.layout import refuse_unsafe
     from sparsekit.store.maintain import damaged, entries
-    from sparsekit.store.open import refuse_unsafe
 
     root = settings.cache_dir
     if not root.is_dir():
