@@ -42,7 +42,7 @@ def on_gpu(request: Request, file: Path | None, scalars: dict[str, str], device:
     from sparsekit.operators.operator import Operator
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
-        only = replace(choice, variants=(variant,), by_op=False, variant_named=True)
+        only = replace(choice, variants=(variant,))
         session = request.session
         operator = Operator(
             choice.op, [only], session.planner, session.store, build=request.build, note=say

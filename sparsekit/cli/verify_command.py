@@ -76,6 +76,10 @@ def command(
     """
     if against and not bitwise:
         raise UsageError("--against goes with --bitwise")
+    if inputs_file and (bitwise or pattern or tags):
+        raise UsageError("--inputs are checked against float64: no --bitwise, --case or --tag")
+    if settings and not inputs_file:
+        raise UsageError("--set goes with --inputs: it gives the scalars of your call")
     if device not in (None, CPU):
         cuda_index(device)  # a mistake is told before anything else is looked at
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
@@ -104,7 +108,7 @@ def command(
     emit(verify_document(results, facts, digest), form, output)
     if lost is not None:
         raise lost
-    ctx.exit(_exit_code(results))
+    ctx.exit(_exit_code(results, named=bool(references)))
 
 
 def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], ContextLostError | None]:
@@ -118,10 +122,13 @@ def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], Conte
     return results, None
 
 
-def _exit_code(results: Sequence[VerifyResult]) -> int:
+def _exit_code(results: Sequence[VerifyResult], *, named: bool) -> int:
+    """A failure is 1; nothing that ran, of all or of a kernel that was asked for by name, is 2."""
     if any(r.ok is False for r in results):
         return 1
-    if any(r.ok for r in results):
+    ran = {r.kernel for r in results if r.ok}
+    idle = sorted({r.kernel for r in results} - ran)
+    if ran and not (named and idle):
         return 0
-    say("nothing ran")
+    say(f"nothing of {', '.join(idle)} ran; see the reasons" if idle else "nothing ran")
     return UsageError.exit_code
