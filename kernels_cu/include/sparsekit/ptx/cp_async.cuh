@@ -13,6 +13,20 @@ __device__ __forceinline__ void cp_async_cg_shared_global_l2_128b_16(
                : "memory");
 }
 
+/// cp.async.cg.shared.global.L2::256B (PTX ISA "cp.async"): the same, 256 bytes fetched into L2.
+__device__ __forceinline__ void cp_async_cg_shared_global_l2_256b_16(
+    unsigned dst_shared, const void* src_global, unsigned src_bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(dst_shared),
+               "l"(src_global), "r"(src_bytes)
+               : "memory");
+}
+
+/// cp.async.mbarrier.arrive.noinc.shared::cta.b64 (PTX ISA "cp.async.mbarrier.arrive"), sm_80 and
+/// later: one arrival, which the barrier's count includes, once this thread's copies so far are done.
+__device__ __forceinline__ void cp_async_mbarrier_arrive_noinc_shared_cta_b64(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /// cp.async.commit_group (PTX ISA "cp.async.commit_group"): closes a group, which may be empty.
 __device__ __forceinline__ void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -29,6 +29,15 @@ __device__ __forceinline__ void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(
                : "memory");
 }
 
+/// stmatrix.sync.aligned.m8n8.x4.shared.b16 (PTX ISA "stmatrix"), sm_90 and later: lane l addresses
+/// row l % 8 of matrix l / 8.
+__device__ __forceinline__ void stmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned row_shared,
+                                                                         const unsigned (&s)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_shared),
+               "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3])
+               : "memory");
+}
+
 /// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 (PTX ISA "mma"): c += a b.
 __device__ __forceinline__ void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
     float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

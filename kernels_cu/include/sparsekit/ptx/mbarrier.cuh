@@ -1,0 +1,34 @@
+// Barriers in shared memory (PTX ISA "Parallel Synchronization and Communication Instructions:
+// mbarrier"), sm_80 and later, waiting sm_90 and later.
+#pragma once
+
+namespace sparsekit::ptx {
+
+/// mbarrier.init.shared::cta.b64 (PTX ISA "mbarrier.init"): `arrivals` end a phase.
+__device__ __forceinline__ void mbarrier_init_shared_cta_b64(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/// mbarrier.arrive.shared::cta.b64 (PTX ISA "mbarrier.arrive"): one arrival, with release.
+__device__ __forceinline__ void mbarrier_arrive_shared_cta_b64(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/// mbarrier.try_wait.parity.shared::cta.b64 (PTX ISA "mbarrier.try_wait"): whether the phase of that
+/// parity has ended, after at most a while; with acquire.
+__device__ __forceinline__ bool mbarrier_try_wait_parity_shared_cta_b64(unsigned barrier,
+                                                                        unsigned parity) {
+  unsigned ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
+}  // namespace sparsekit::ptx

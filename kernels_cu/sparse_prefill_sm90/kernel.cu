@@ -1,0 +1,723 @@
+// Sparse MLA prefill on Hopper: wgmma and cp.async (sm_90a).
+//
+// For one token and one head, over its listed rows k: 0 <= idx_k < s_kv and k < topk_length.
+//   x_k = sm_scale <q, kv[idx_k]>        max_logits = max x_k        lse = ln sum_k exp x_k
+//   out = sum_k exp(x_k - lse') v_k      v_k = kv[idx_k][0:512]      lse' = ln(exp lse + exp sink)
+// No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is
+// summed from unrounded fp32 weights, the weights that meet V are rounded to bf16.
+//
+// A block walks items, each a token and 64 of its heads, and for each item tiles of 64 rows.
+//   score warpgroup      S = Q K^T, softmax, P and alpha to shared memory
+//   value warpgroups (2) O += P V for 256 of the 512 columns each, and the gather of everything
+// The ring of three slots holds, in order, Q and the tiles of an item, then those of the next: a
+// value warpgroup loads its own half of the columns, so it waits for no one to reuse a slot. README.md
+// draws the schedule.
+
+#include "sparsekit/launch_facts.cuh"
+#include "sparsekit/ptx/barrier.cuh"
+#include "sparsekit/ptx/cp_async.cuh"
+#include "sparsekit/ptx/fence.cuh"
+#include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/ptx/mbarrier.cuh"
+#include "sparsekit/ptx/setmaxnreg.cuh"
+#include "sparsekit/ptx/special_register.cuh"
+#include "sparsekit/ptx/warp_collective.cuh"
+#include "sparsekit/ptx/warp_matrix.cuh"
+#include "sparsekit/ptx/wgmma.cuh"
+
+namespace sparsekit::sparse_prefill_sm90 {
+
+using namespace sparsekit::ptx;
+
+// ---------------------------------------------------------------- constants
+
+struct bf16 {
+  unsigned short bits;
+};
+
+// Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
+enum : int {
+  kDQk = SK_D_QK,                      // columns of q and kv
+  kDeriveLength = SK_SKIP,             // without topk_length, find the last valid index first
+  kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
+  kParts = SK_PARTS,                   // barriers of one slot: Q K^T starts when the first is done
+  kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
+  kDeferP = SK_DEFER_P,                // P of a tile is stored behind the next Q K^T's issue
+  kScoreRegs = SK_SCORE_REGISTERS,
+  kValueRegs = SK_VALUE_REGISTERS,
+
+  kDV = 512,
+  kHeads = 64,   // of an item: the rows of one wgmma
+  kBlockK = 64,  // rows of one tile
+  kSlots = 3,    // of the ring
+  kWarp = 32,
+  kGroup = 128,  // threads of a warpgroup
+  kGroupWarps = 4,
+  kValueGroups = 2,
+  kValueThreads = kValueGroups * kGroup,
+  kThreads = kGroup + kValueThreads,
+
+  kMmaK = 16,         // contraction length of one wgmma
+  kChunk = 64,        // bf16 in 128 bytes: a line of the 128-byte swizzle
+  kPieceBytes = 16,   // of one cp.async
+  kPiece = 8,         // bf16 in a piece
+  kLineBytes = 128,
+  kAtomBytes = 8 * kLineBytes,
+  kChunkBytes = kBlockK * kLineBytes,
+  kMmaKBytes = kMmaK * 2,
+  kSteps = kChunk / kMmaK,                 // wgmmas over one chunk of d
+  kTileChunks = kDV / kChunk,              // of a slot
+  kGroupChunks = kTileChunks / kValueGroups,
+  kPartChunks = kGroupChunks / kParts,     // that one warpgroup loads for one barrier
+  kHasRope = kDQk > kDV,                   // a ninth chunk that only Q K^T sees
+  kQSharedChunks = kTileChunks + kHasRope - kQRegChunks,
+  kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
+  kLengthSlots = 4,                        // items whose length is known: two back to one ahead
+  kScanLoads = 8,                          // indices that a lane holds in one round of the scan
+  kScanWidth = kScanLoads * kWarp,
+};
+
+static_assert(kDQk == 512 || kDQk == 576,
+              "a row is 512 columns, with or without 64 more that only Q K^T sees");
+static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
+              "the chunks of Q in registers come through a slot of the ring");
+static_assert(kGroupChunks % kParts == 0, "a part is whole chunks");
+static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
+
+// ---------------------------------------------------------------- shared memory
+
+// A chunk is 64 rows of 128 bytes; piece c of row r lies at piece c ^ (r % 8), which is the 128-byte
+// swizzle of wgmma, ldmatrix and stmatrix alike.
+struct SharedMemory {
+  alignas(kAtomBytes) bf16 ring[kSlots][kTileChunks][kBlockK][kChunk];
+  bf16 q[kQSharedChunks][kHeads][kChunk];  // the last chunks of Q
+  bf16 p[kHeads][kBlockK];
+  bf16 rope[kHasRope ? kBlockK : 8][kChunk];
+  float alpha[kHeads];       // factor of O before this P
+  float o_scale[2][kHeads];  // item % 2: factor of O in out
+  int4 end[kLengthSlots];  // item % kLengthSlots: a word of each score warp; the largest counts
+  // Phases: of full, one a use of the slot; of the others as said.
+  unsigned long long full[kSlots][kParts];  // 256 copies: a part of a slot has landed
+  unsigned long long rope_full;  // 128 copies, a tile: its rope chunk has landed
+  unsigned long long q_full;     // 128 copies, an item: the shared chunks of Q have landed
+  unsigned long long q_read;     // 4 warps, an item: the slot of Q may be loaded anew
+  unsigned long long s_done;     // 4 warps, a tile: Q K^T is done; only with kGate
+  unsigned long long p_full;     // 4 warps, a tile: P and alpha stand
+  unsigned long long p_free;     // 8 warps, a tile: they have been read
+  // 4 warps, every other item: o_scale stands. Two, since an item may end before the warpgroups that
+  // wait have seen the end of the one before.
+  unsigned long long end_full[2];
+};
+
+enum Barrier : unsigned {  // 0 is __syncthreads
+  kScoreGroup = 1,         // kGroup: the warps of the score warpgroup
+};
+
+// ---------------------------------------------------------------- launch facts
+
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_fwd, sizeof(SharedMemory));
+
+// ---------------------------------------------------------------- pieces of the kernel
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+/// The score of a masked column, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
+/// nothing. No finite score is below it.
+__device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
+
+enum : unsigned { kLog2EBits = 0x3fb8aa3b };
+__device__ __forceinline__ float log2_e() { return __int_as_float(kLog2EBits); }
+
+/// e^x; 0 for -inf.
+__device__ __forceinline__ float natural_exp(float x) { return ex2_approx_ftz_f32(x * log2_e()); }
+
+/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
+
+/// Waits for the end of the phase of that parity.
+__device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
+  while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
+  }
+}
+
+/// One arrival of the whole warp.
+__device__ __forceinline__ void arrive(unsigned long long& barrier) {
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+}
+
+/// The index in `column`; -1, which is never valid, outside [0, columns).
+__device__ __forceinline__ int load_index(const int* row, int column, int columns) {
+  return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
+}
+
+__device__ __forceinline__ bool is_valid(int index, int s_kv) {
+  return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
+}
+
+/// What the kernel was called with.
+struct Arguments {
+  const bf16* q;
+  const bf16* kv;
+  const int* indices;
+  const int* topk_length;  // null: every column may count
+  long long q_token_stride_elems, q_head_stride_elems, kv_row_stride_elems;
+  long long indices_row_stride_elems;
+  int s_q, h_q, s_kv, topk;
+
+  __device__ __forceinline__ int head_blocks() const { return (h_q + kHeads - 1) / kHeads; }
+  __device__ __forceinline__ int items() const { return s_q * head_blocks(); }
+  __device__ __forceinline__ int token(int item) const { return item / head_blocks(); }
+  __device__ __forceinline__ int first_head(int item) const {
+    return item % head_blocks() * kHeads;
+  }
+  __device__ __forceinline__ const int* index_row(int item) const {
+    return indices + token(item) * indices_row_stride_elems;
+  }
+};
+
+/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w looks
+/// at 256, and goes on until it finds a valid one. The largest of the four ends is the row's.
+__device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane) {
+#pragma unroll 1
+  for (int first = a.topk - kScanWidth * (warp + 1);; first -= kGroupWarps * kScanWidth) {
+    int round[kScanLoads];
+#pragma unroll
+    for (int j = 0; j < kScanLoads; ++j) {
+      round[j] = load_index(row, first + j * kWarp + lane, a.topk);
+    }
+    int end = 0;
+#pragma unroll
+    for (int j = 0; j < kScanLoads; ++j) {
+      if (is_valid(round[j], a.s_kv)) end = first + j * kWarp + lane + 1;
+    }
+    end = redux_sync_max_s32(end);
+    if (end > 0 || first <= 0) return end;
+  }
+}
+
+/// A score warp's word of the length of item `number` of this block.
+__device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int item,
+                                            int number, int warp, int lane) {
+  if (item >= a.items()) return;
+  int end = a.topk;
+  if (a.topk_length != nullptr) {
+    end = min(max(__ldg(a.topk_length + a.token(item)), 0), a.topk);
+  } else if (kDeriveLength) {
+    end = scan_share(a, a.index_row(item), warp, lane);
+  }
+  if (lane == 0) reinterpret_cast<int*>(&smem.end[number % kLengthSlots])[warp] = end;
+}
+
+__device__ __forceinline__ int length_of(const SharedMemory& smem, int number) {
+  const int4 end = smem.end[number % kLengthSlots];
+  return uniform(max(max(end.x, end.y), max(end.z, end.w)));
+}
+
+/// An empty row has one tile, all masked.
+__device__ __forceinline__ int tiles_of(int length) {
+  return max((length + kBlockK - 1) / kBlockK, 1);
+}
+
+/// A position in the ring.
+struct Slot {
+  int index = 0;
+  int parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++index == kSlots) index = 0, parity ^= 1;
+  }
+};
+
+// ---------------------------------------------------------------- gather
+
+/// Loads the ring in order: this warpgroup's half of the columns of Q, then of every tile. Indices
+/// are fetched a tile ahead.
+struct RingLoader {
+  int item;    // of the position that is loaded next
+  int number;  // of that item in this block
+  int tile;    // -1: Q
+  int slot;
+  int index[kBlockK / kGatherRows];
+
+  __device__ __forceinline__ void fetch(const SharedMemory& smem, const Arguments& a, int thread) {
+    const int length = length_of(smem, number);
+    const int* row = a.index_row(item);
+#pragma unroll
+    for (int r = 0; r < kBlockK / kGatherRows; ++r) {
+      index[r] =
+          load_index(row, tile * kBlockK + r * kGatherRows + thread / kPiece, length);
+    }
+  }
+
+  __device__ __forceinline__ void next(SharedMemory& smem, const Arguments& a, int group,
+                                       int thread) {
+    if (item >= a.items()) return;
+    const int line = thread / kPiece, piece = thread % kPiece;
+    const unsigned dst = shared_address(&smem.ring[slot][group * kGroupChunks][line][0]) +
+                         (piece ^ line % 8) * kPieceBytes;
+    const int column = group * kGroupChunks * kChunk + piece * kPiece;
+    const bool is_q = tile < 0;
+    const bf16* rows = is_q ? a.q + a.token(item) * a.q_token_stride_elems +
+                                  a.first_head(item) * a.q_head_stride_elems
+                            : a.kv;
+    const long long stride = is_q ? a.q_head_stride_elems : a.kv_row_stride_elems;
+    const int valid_rows = is_q ? a.h_q - a.first_head(item) : a.s_kv;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int r = 0; r < kBlockK / kGatherRows; ++r) {
+        const int i = is_q ? r * kGatherRows + line : index[r];
+        const bool valid = is_valid(i, valid_rows);
+        const bf16* src = rows + (valid ? i : 0) * stride + column;
+#pragma unroll
+        for (int c = part * kPartChunks; c < (part + 1) * kPartChunks; ++c) {
+          cp_async_cg_shared_global_l2_256b_16(
+              dst + c * kChunkBytes + r * kGatherRows * kLineBytes, src + c * kChunk,
+              valid ? kPieceBytes : 0);
+        }
+      }
+      cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot][part]));
+    }
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+    ++tile;
+    if (!is_q && tile == tiles_of(length_of(smem, number))) {
+      item += gridDim.x, ++number, tile = -1;
+    } else {
+      fetch(smem, a, thread);
+    }
+  }
+};
+
+/// The score warpgroup's loads: the chunks of Q that stay in shared memory.
+__device__ __forceinline__ void load_q_chunks(SharedMemory& smem, const Arguments& a, int item,
+                                              int thread) {
+  const int line = thread / kPiece, piece = thread % kPiece, first = a.first_head(item);
+  const bf16* src = a.q + a.token(item) * a.q_token_stride_elems + first * a.q_head_stride_elems +
+                    kQRegChunks * kChunk + piece * kPiece;
+  const unsigned dst = shared_address(&smem.q[0][line][0]) + (piece ^ line % 8) * kPieceBytes;
+#pragma unroll
+  for (int r = 0; r < kHeads; r += kGatherRows) {
+    const bool valid = first + r + line < a.h_q;
+#pragma unroll
+    for (int c = 0; c < kQSharedChunks; ++c) {
+      cp_async_cg_shared_global_l2_256b_16(
+          dst + c * kChunkBytes + r * kLineBytes,
+          src + (valid ? r + line : 0) * a.q_head_stride_elems + c * kChunk,
+          valid ? kPieceBytes : 0);
+    }
+  }
+  cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
+}
+
+/// And the rope chunk of a tile, of which lane l holds the indices l and l + 32; a warp loads 16 rows.
+__device__ __forceinline__ void load_rope(SharedMemory& smem, const Arguments& a, int index_low,
+                                          int index_high, int warp, int lane) {
+  const int piece = lane % kPiece;
+  const int mine = warp < kGroupWarps / 2 ? index_low : index_high;
+#pragma unroll
+  for (int r = 0; r < kMmaK; r += kWarp / kPiece) {
+    const int line = warp * kMmaK + r + lane / kPiece;
+    const int i = __shfl_sync(0xffffffff, mine, line % kWarp);
+    const bool valid = is_valid(i, a.s_kv);
+    cp_async_cg_shared_global_l2_256b_16(
+        shared_address(&smem.rope[0][0]) + line * kLineBytes + (piece ^ line % 8) * kPieceBytes,
+        a.kv + (valid ? i : 0) * a.kv_row_stride_elems + kDV + piece * kPiece,
+        valid ? kPieceBytes : 0);
+  }
+  cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
+}
+
+// ---------------------------------------------------------------- softmax
+
+/// Online softmax of the two heads of a lane, kept by the four lanes of a quad. Weights are
+/// exp(x - ref): the reference follows the maximum only when it lags by more than kMaxLag, since
+/// every move costs a pass over O.
+struct Softmax {
+  float max[2];     // masked() while no score above it was seen, and so is ref
+  float ref[2];
+  float sum[2];     // of this lane's columns; over the quad at least 1 once a score was finite
+  float poison[2];  // 0, or NaN once a listed score of this lane was not finite
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) max[r] = ref[r] = masked(), sum[r] = poison[r] = 0.0f;
+  }
+
+  /// S of one tile to P, packed in pairs, and the factors of O.
+  __device__ __forceinline__ void tile(const float (&s)[32], unsigned (&p)[16], float (&alpha)[2],
+                                       unsigned listed_low, unsigned listed_high, int t,
+                                       float sm_scale) {
+    constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
+    float x[32], top[2] = {max[0], max[1]};
+#pragma unroll
+    for (int e = 0; e < 32; ++e) {
+      const int r = e / 2 % 2, column = e / 4 * 8 + e % 2;
+      const unsigned listed = (column < 32 ? listed_low : listed_high) >> 2 * t;
+      x[e] = listed >> column % 32 & 1 ? s[e] * sm_scale : masked();
+      top[r] = max_NaN_f32(top[r], x[e]);
+      poison[r] = __fmaf_rn(x[e], 0.0f, poison[r]);
+    }
+    float subtracted[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] = max_NaN_f32(top[r], __shfl_xor_sync(0xffffffff, top[r], 1));
+      top[r] = max_NaN_f32(top[r], __shfl_xor_sync(0xffffffff, top[r], 2));
+      // While nothing was seen 0 is subtracted, so that masked columns have the weight 0.
+      const float new_ref = top[r] - ref[r] <= kMaxLag ? ref[r] : top[r];
+      const float less = new_ref == masked() ? 0.0f : new_ref;
+      alpha[r] = new_ref == ref[r] ? 1.0f : natural_exp(ref[r] - less);
+      subtracted[r] = -less * log2_e();
+      max[r] = top[r], ref[r] = new_ref, sum[r] *= alpha[r];
+    }
+    float tile_sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int e = 0; e < 32; e += 2) {
+      const int r = e / 2 % 2;
+      const float p0 = ex2_approx_ftz_f32(__fmaf_rn(x[e], log2_e(), subtracted[r]));
+      const float p1 = ex2_approx_ftz_f32(__fmaf_rn(x[e + 1], log2_e(), subtracted[r]));
+      tile_sum[r] += p0 + p1;
+      p[e / 2] = cvt_rn_bf16x2_f32(p1, p0);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] += tile_sum[r];
+  }
+};
+
+/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
+/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
+/// one of -inf changes nothing.
+__device__ __forceinline__ float output_scale(float m, float l, float sink) {
+  const float top = max_NaN_f32(m, sink);
+  const float weight = natural_exp(m - top);
+  const float sink_weight = sink == infinity()    ? 1.0f
+                            : sink == -infinity() ? 0.0f
+                                                  : natural_exp(sink - top);
+  return weight / (l * weight + sink_weight);
+}
+
+// ---------------------------------------------------------------- out
+
+/// O, scaled, to out. A quad holds 8 bytes... of four column groups each lane takes one, so that it
+/// stores 16 bytes.
+__device__ __forceinline__ void store_out(const float (&o)[128], const float (&scale)[2],
+                                          bf16* out_row, int heads_left, int t) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      unsigned v[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
+        const int e = (4 * j + k) * 4 + 2 * r;
+        v[k] = cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f),
+                                 __fmaf_rn(o[e], scale[r], 0.0f));
+      }
+      // Transposed over the quad: v[k] of lane t becomes v[t] of lane k.
+#pragma unroll
+      for (int k = 0; k < 4; k += 2) {
+        const unsigned got = __shfl_xor_sync(0xffffffff, t & 1 ? v[k] : v[k + 1], 1);
+        (t & 1 ? v[k] : v[k + 1]) = got;
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const unsigned got = __shfl_xor_sync(0xffffffff, t & 2 ? v[k] : v[k + 2], 2);
+        (t & 2 ? v[k] : v[k + 2]) = got;
+      }
+      if (r * 8 < heads_left) {
+        *reinterpret_cast<uint4*>(out_row + r * 8 * kDV + (4 * j + t) * kPiece) =
+            make_uint4(v[0], v[1], v[2], v[3]);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- kernel
+
+// Grid: x = as many blocks as run at once; block b takes the items b, b + grid, ... Item i is token
+// i / ceil(h_q / 64) and its (i % ceil(h_q / 64))-th 64 heads.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fwd(
+    const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
+    const float* __restrict__ attn_sink,  // null: no sink
+    const int* __restrict__ topk_length, bf16* __restrict__ out, float* __restrict__ max_logits,
+    float* __restrict__ lse, long long q_token_stride_elems, long long q_head_stride_elems,
+    long long kv_row_stride_elems, long long indices_row_stride_elems, int s_q, int h_q, int s_kv,
+    int topk, float sm_scale) {
+  extern __shared__ __align__(kAtomBytes) unsigned char dynamic_smem[];
+  SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
+  const Arguments a = {q,
+                       kv,
+                       indices,
+                       topk_length,
+                       q_token_stride_elems,
+                       q_head_stride_elems,
+                       kv_row_stride_elems,
+                       indices_row_stride_elems,
+                       s_q,
+                       h_q,
+                       s_kv,
+                       topk};
+  const int warpgroup = uniform(threadIdx.x / kGroup);
+  const int thread = threadIdx.x % kGroup, warp = uniform(thread / kWarp);
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const int items = a.items();
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kSlots; ++s) {
+      for (int part = 0; part < kParts; ++part) {
+        mbarrier_init_shared_cta_b64(shared_address(&smem.full[s][part]), kValueThreads);
+      }
+    }
+    mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kGroup);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kGroup);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.q_read), kGroupWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.s_done), kGroupWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kGroupWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueGroups * kGroupWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[0]), kGroupWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[1]), kGroupWarps);
+  }
+  if (warpgroup == 0) {
+    find_length(smem, a, blockIdx.x, 0, warp, lane);
+    find_length(smem, a, blockIdx.x + gridDim.x, 1, warp, lane);
+  }
+  __syncthreads();
+
+  if (warpgroup == 0) {
+    // -------------------------------------------------------------- score warpgroup
+    setmaxnreg_inc_sync_aligned_u32<kScoreRegs>();
+    const int matrix_row = warp * kMmaK + lane % 16;
+    const unsigned matrix_offset = matrix_row * kLineBytes, matrix_piece = lane / 16;
+    const unsigned row_swizzle = lane % 8;
+    Slot slot;
+    int tile_parity = 0, p_parity = 1;  // p_free: no phase has ended, so 1 does not wait
+
+    float s[32] = {}, alpha[2] = {};
+    unsigned p[16] = {};
+    Softmax rows;
+
+    // P and alpha of a tile to the value warpgroups.
+    const auto store_p = [&] {
+      wait(smem.p_free, p_parity);
+#pragma unroll
+      for (int j = 0; j < kBlockK / kMmaK; ++j) {
+        const unsigned part[4] = {p[4 * j], p[4 * j + 1], p[4 * j + 2], p[4 * j + 3]};
+        stmatrix_sync_aligned_m8n8_x4_shared_b16(
+            shared_address(&smem.p[0][0]) + matrix_offset +
+                ((2 * j + matrix_piece) ^ row_swizzle) * kPieceBytes,
+            part);
+      }
+      if (t < 2) smem.alpha[warp * kMmaK + t * 8 + g] = t == 0 ? alpha[0] : alpha[1];
+      fence_proxy_async_shared_cta();
+      arrive(smem.p_full);
+      p_parity ^= 1;
+    };
+
+    // Of the tile after this one: its row, the row's length, and two indices a lane.
+    const int* row = a.index_row(blockIdx.x);
+    int length = length_of(smem, 0);
+    int index_low = load_index(row, lane, length);
+    int index_high = load_index(row, lane + kWarp, length);
+    load_q_chunks(smem, a, blockIdx.x, thread);
+    if (kHasRope) load_rope(smem, a, index_low, index_high, warp, lane);
+
+#pragma unroll 1
+    for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
+      // Q from its slot to registers.
+      unsigned q_reg[kQRegChunks][kSteps][4];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) wait(smem.full[slot.index][part], slot.parity);
+#pragma unroll
+      for (int c = 0; c < kQRegChunks; ++c) {
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+          ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+              q_reg[c][k], shared_address(&smem.ring[slot.index][c][0][0]) + matrix_offset +
+                               ((2 * k + matrix_piece) ^ row_swizzle) * kPieceBytes);
+        }
+      }
+      arrive(smem.q_read);
+      slot.advance();
+
+      int next_column = kBlockK;
+      rows.reset();
+
+#pragma unroll 1
+      for (int tile = 0, tiles = tiles_of(length); tile < tiles; ++tile) {
+        // S = Q K^T, the parts of the tile in the order in which they land.
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          wait(smem.full[slot.index][part], slot.parity);
+          if (part == 0 && tile == 0 && kQSharedChunks > kHasRope) wait(smem.q_full, number & 1);
+          fence_proxy_async_shared_cta();
+          wgmma_fence_sync_aligned();
+          const unsigned long long k_desc =
+              matrix_descriptor_128b(shared_address(&smem.ring[slot.index][0][0][0]), 1, kAtomBytes);
+          const unsigned long long q_desc =
+              matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
+#pragma unroll
+          for (int i = 0; i < kValueGroups * kPartChunks; ++i) {
+            const int c = i / kPartChunks * kGroupChunks + part * kPartChunks + i % kPartChunks;
+#pragma unroll
+            for (int k = 0; k < kSteps; ++k) {
+              const unsigned long long b = k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16;
+              const int accumulate = part + i + k > 0;
+              if (c < kQRegChunks) {
+                wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16_registers(
+                    s, q_reg[c < kQRegChunks ? c : 0][k], b, accumulate);
+              } else {
+                wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
+                    s, q_desc + ((c - kQRegChunks) * kChunkBytes + k * kMmaKBytes) / 16, b,
+                    accumulate);
+              }
+            }
+          }
+        }
+        if (kHasRope) {
+          if (tile == 0 && kQSharedChunks == kHasRope) wait(smem.q_full, number & 1);
+          wait(smem.rope_full, tile_parity);
+          fence_proxy_async_shared_cta();
+          wgmma_fence_sync_aligned();
+          const unsigned long long k_desc =
+              matrix_descriptor_128b(shared_address(&smem.rope[0][0]), 1, kAtomBytes);
+          const unsigned long long q_desc = matrix_descriptor_128b(
+              shared_address(&smem.q[kQSharedChunks - 1][0][0]), 1, kAtomBytes);
+#pragma unroll
+          for (int k = 0; k < kSteps; ++k) {
+            wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
+                s, q_desc + k * kMmaKBytes / 16, k_desc + k * kMmaKBytes / 16, 1);
+          }
+        }
+        wgmma_commit_group_sync_aligned();
+
+        // Behind it: P of the tile before, what is listed of this one, the length of an item ahead.
+        if (kDeferP && tile > 0) store_p();
+        const unsigned listed_low = __ballot_sync(0xffffffff, is_valid(index_low, s_kv));
+        const unsigned listed_high = __ballot_sync(0xffffffff, is_valid(index_high, s_kv));
+        if (tile + 1 == tiles) {
+          const int next_item = item + gridDim.x;
+          row = a.index_row(next_item), next_column = 0;
+          length = next_item < items ? length_of(smem, number + 1) : 0;
+        }
+        index_low = load_index(row, next_column + lane, length);
+        index_high = load_index(row, next_column + kWarp + lane, length);
+        next_column += kBlockK;
+        if (tile == 0) find_length(smem, a, item + 2 * gridDim.x, number + 2, warp, lane);
+        wgmma_wait_group_sync_aligned<0>();
+        if (kGate) arrive(smem.s_done);
+        const bool last = tile + 1 == tiles, more = !last || item + static_cast<int>(gridDim.x) < items;
+        if ((kHasRope || last) && more) {
+          bar_sync(kScoreGroup, kGroup);  // all four warps have read the rope chunk and Q
+          if (last) load_q_chunks(smem, a, item + gridDim.x, thread);
+          if (kHasRope) load_rope(smem, a, index_low, index_high, warp, lane);
+        }
+        slot.advance();
+        tile_parity ^= 1;
+
+        rows.tile(s, p, alpha, listed_low, listed_high, t, sm_scale);
+        if (!kDeferP) store_p();
+      }
+      if (kDeferP) store_p();
+
+      // The end of the item.
+      const int first_head = a.first_head(item);
+      const long long first_row = static_cast<long long>(a.token(item)) * h_q + first_head;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float sum = rows.sum[r], poison = rows.poison[r];
+        sum += __shfl_xor_sync(0xffffffff, sum, 1);
+        sum += __shfl_xor_sync(0xffffffff, sum, 2);
+        poison += __shfl_xor_sync(0xffffffff, poison, 1);
+        poison += __shfl_xor_sync(0xffffffff, poison, 2);
+        const bool empty = sum == 0.0f && poison == 0.0f;
+        const int head = warp * kMmaK + r * 8 + g;
+        if (t == 0) {
+          const bool exists = first_head + head < h_q;
+          const float sink =
+              attn_sink != nullptr && exists ? __ldg(attn_sink + first_head + head) : -infinity();
+          smem.o_scale[number % 2][head] =
+              empty ? 0.0f : output_scale(rows.ref[r], sum, sink) + poison;
+          if (exists) {
+            const float log_sum = rows.max[r] == infinity() ? infinity() : rows.ref[r] + logf(sum);
+            max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : rows.max[r];
+            lse[first_row + head] = empty ? infinity() : log_sum;
+          }
+        }
+      }
+      arrive(smem.end_full[number % 2]);
+    }
+  } else {
+    // -------------------------------------------------------------- value warpgroups
+    setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
+    const int group = warpgroup - 1;
+    RingLoader ring = {static_cast<int>(blockIdx.x), 0, -1, 0, {}};
+#pragma unroll 1
+    for (int i = 0; i < kSlots; ++i) ring.next(smem, a, group, thread);
+
+    int slot = 0, p_parity = 0, s_parity = 0;
+    // Once Q stands in registers its slot takes what comes three positions later.
+    const auto refill_q = [&](int number) {
+      wait(smem.q_read, number & 1);
+      ring.next(smem, a, group, thread);
+      slot = slot + 1 == kSlots ? 0 : slot + 1;
+    };
+    const auto wait_s = [&] {
+      wait(smem.s_done, s_parity);
+      s_parity ^= 1;
+    };
+
+    refill_q(0);
+#pragma unroll 1
+    for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
+      float o[128];
+#pragma unroll
+      for (int e = 0; e < 128; ++e) o[e] = 0.0f;
+      const int tiles = tiles_of(length_of(smem, number));
+      if (kGate) wait_s();
+
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile) {
+        wait(smem.p_full, p_parity);
+        if (kGate && tile + 1 < tiles) wait_s();
+        const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
+        // A factor of exactly 1 changes no bit.
+        if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+          for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
+        }
+        // No proxy fence: the score warpgroup's, between the copies' end and p_full, is one for P and V.
+        const unsigned long long p_desc =
+            matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
+        const unsigned long long v_desc = matrix_descriptor_128b(
+            shared_address(&smem.ring[slot][group * kGroupChunks][0][0]), kChunkBytes, kAtomBytes);
+        wgmma_fence_sync_aligned();
+#pragma unroll
+        for (int k = 0; k < kBlockK / kMmaK; ++k) {
+          wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
+              o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
+        }
+        wgmma_commit_group_sync_aligned();
+        wgmma_wait_group_sync_aligned<0>();
+        arrive(smem.p_free);
+        p_parity ^= 1;
+        slot = slot + 1 == kSlots ? 0 : slot + 1;
+        ring.next(smem, a, group, thread);
+      }
+      if (item + static_cast<int>(gridDim.x) < items) refill_q(number + 1);
+
+      wait(smem.end_full[number % 2], number / 2 & 1);
+      const int head = warp * kMmaK + g, first_head = a.first_head(item);
+      const float scale[2] = {smem.o_scale[number % 2][head], smem.o_scale[number % 2][head + 8]};
+      bf16* out_row =
+          out + (static_cast<long long>(a.token(item)) * h_q + first_head + head) * kDV +
+          group * (kDV / kValueGroups);
+      store_out(o, scale, out_row, h_q - first_head - head, t);
+    }
+  }
+}
+
+}  // namespace sparsekit::sparse_prefill_sm90
