@@ -100,13 +100,13 @@ struct SharedMemory {
   unsigned long long full[kSlots][kParts];  // 256 copies: a part of a slot has landed
   unsigned long long rope_full;  // 128 copies, a tile: its rope chunk has landed
   unsigned long long q_full;     // 128 copies, an item: the shared chunks of Q have landed
-  unsigned long long q_read;     // 4 warps, an item: the slot of Q may be loaded anew
-  unsigned long long s_done;     // 4 warps, a tile: Q K^T is done; only with kGate
+  unsigned long long s_done;     // 4 warps, a tile but an item's first: Q K^T is done; for kGate
   unsigned long long p_full;     // 4 warps, a tile: P and alpha stand
   unsigned long long p_free;     // 8 warps, a tile: they have been read
-  // 4 warps, every other item: o_scale stands. Two, since an item may end before the warpgroups that
+  // 4 warps, every other item. Two of each, since an item of one tile may be over before those who
   // wait have seen the end of the one before.
-  unsigned long long end_full[2];
+  unsigned long long q_read[2];    // the slot of Q may be loaded anew
+  unsigned long long end_full[2];  // o_scale stands
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
@@ -355,9 +355,19 @@ struct Softmax {
     float x[32], top[2] = {max[0], max[1]};
 #pragma unroll
     for (int e = 0; e < 32; ++e) {
-      const int r = e / 2 % 2, column = e / 4 * 8 + e % 2;
-      const unsigned listed = (column < 32 ? listed_low : listed_high) >> 2 * t;
-      x[e] = listed >> column % 32 & 1 ? s[e] * sm_scale : masked();
+      x[e] = s[e] * sm_scale;
+    }
+    if ((listed_low & listed_high) != 0xffffffff) {
+#pragma unroll
+      for (int e = 0; e < 32; ++e) {
+        const int column = e / 4 * 8 + e % 2;
+        const unsigned listed = (column < 32 ? listed_low : listed_high) >> 2 * t;
+        if ((listed >> column % 32 & 1) == 0) x[e] = masked();
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 32; ++e) {
+      const int r = e / 2 % 2;
       top[r] = max_NaN_f32(top[r], x[e]);
       poison[r] = __fmaf_rn(x[e], 0.0f, poison[r]);
     }
@@ -474,12 +484,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     }
     mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kGroup);
     mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kGroup);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.q_read), kGroupWarps);
     mbarrier_init_shared_cta_b64(shared_address(&smem.s_done), kGroupWarps);
     mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kGroupWarps);
     mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueGroups * kGroupWarps);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[0]), kGroupWarps);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[1]), kGroupWarps);
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init_shared_cta_b64(shared_address(&smem.q_read[i]), kGroupWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps);
+    }
   }
   if (warpgroup == 0) {
     find_length(smem, a, blockIdx.x, 0, warp, lane);
@@ -540,7 +551,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
                                ((2 * k + matrix_piece) ^ row_swizzle) * kPieceBytes);
         }
       }
-      arrive(smem.q_read);
+      arrive(smem.q_read[number % 2]);
       slot.advance();
 
       int next_column = kBlockK;
@@ -608,8 +619,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         next_column += kBlockK;
         if (tile == 0) find_length(smem, a, item + 2 * gridDim.x, number + 2, warp, lane);
         wgmma_wait_group_sync_aligned<0>();
-        if (kGate) arrive(smem.s_done);
-        const bool last = tile + 1 == tiles, more = !last || item + static_cast<int>(gridDim.x) < items;
+        if (kGate && tile > 0) arrive(smem.s_done);
+        const bool last = tile + 1 == tiles;
+        const bool more = !last || item + static_cast<int>(gridDim.x) < items;
         if ((kHasRope || last) && more) {
           bar_sync(kScoreGroup, kGroup);  // all four warps have read the rope chunk and Q
           if (last) load_q_chunks(smem, a, item + gridDim.x, thread);
@@ -661,15 +673,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     int slot = 0, p_parity = 0, s_parity = 0;
     // Once Q stands in registers its slot takes what comes three positions later.
     const auto refill_q = [&](int number) {
-      wait(smem.q_read, number & 1);
+      wait(smem.q_read[number % 2], number / 2 & 1);
       ring.next(smem, a, group, thread);
       slot = slot + 1 == kSlots ? 0 : slot + 1;
     };
-    const auto wait_s = [&] {
-      wait(smem.s_done, s_parity);
-      s_parity ^= 1;
-    };
-
     refill_q(0);
 #pragma unroll 1
     for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
@@ -677,12 +684,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
 #pragma unroll
       for (int e = 0; e < 128; ++e) o[e] = 0.0f;
       const int tiles = tiles_of(length_of(smem, number));
-      if (kGate) wait_s();
 
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
         wait(smem.p_full, p_parity);
-        if (kGate && tile + 1 < tiles) wait_s();
+        if (kGate && tile + 1 < tiles) wait(smem.s_done, s_parity), s_parity ^= 1;
         const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
         // A factor of exactly 1 changes no bit.
         if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {

@@ -8,7 +8,7 @@ _DEFAULT_BLOCKS = 132  # where no device is known
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
     "PARTS": 2,
-    "GATE": 0,
+    "GATE": 1,
     "DEFER_P": 1,
     "SCORE_REGISTERS": 184,
     "VALUE_REGISTERS": 160,
