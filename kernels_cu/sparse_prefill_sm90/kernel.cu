@@ -43,8 +43,14 @@ enum : int {
   kParts = SK_PARTS,                   // barriers of one slot: Q K^T starts when the first is done
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kDeferP = SK_DEFER_P,                // P of a tile is stored behind the next Q K^T's issue
+  kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
+  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax or gather
+  // the results are wrong.
+  kProxyFence = SK_PROXY_FENCE,
+  kSoftmax = SK_SOFTMAX,
+  kGather = SK_GATHER,
 
   kDV = 512,
   kHeads = 64,   // of an item: the rows of one wgmma
@@ -141,6 +147,21 @@ __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x
 /// Waits for the end of the phase of that parity.
 __device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
   while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
+  }
+}
+
+/// What this thread has seen land is ready for wgmma.
+__device__ __forceinline__ void fence_copies() {
+  if (kProxyFence) fence_proxy_async_shared_cta();
+}
+
+/// 16 bytes of a row, zeros where it is not valid.
+__device__ __forceinline__ void copy_piece(unsigned dst_shared, const bf16* src, bool valid) {
+  if (!kGather) return;
+  if (kL2Prefetch == 256) {
+    cp_async_cg_shared_global_l2_256b_16(dst_shared, src, valid ? kPieceBytes : 0);
+  } else {
+    cp_async_cg_shared_global_l2_128b_16(dst_shared, src, valid ? kPieceBytes : 0);
   }
 }
 
@@ -275,9 +296,7 @@ struct RingLoader {
         const bf16* src = rows + (valid ? i : 0) * stride + column;
 #pragma unroll
         for (int c = part * kPartChunks; c < (part + 1) * kPartChunks; ++c) {
-          cp_async_cg_shared_global_l2_256b_16(
-              dst + c * kChunkBytes + r * kGatherRows * kLineBytes, src + c * kChunk,
-              valid ? kPieceBytes : 0);
+          copy_piece(dst + c * kChunkBytes + r * kGatherRows * kLineBytes, src + c * kChunk, valid);
         }
       }
       cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot][part]));
@@ -293,8 +312,8 @@ struct RingLoader {
 };
 
 /// The score warpgroup's loads: the chunks of Q that stay in shared memory.
-__device__ __forceinline__ void load_q_chunks(SharedMemory& smem, const Arguments& a, int item,
-                                              int thread) {
+__device__ __forceinline__ void load_q_chunks(SharedMemory& smem, const Arguments& a, int item) {
+  const int thread = tid_x() % kGroup;  // read anew: kept over the loop, it would crowd out Q
   const int line = thread / kPiece, piece = thread % kPiece, first = a.first_head(item);
   const bf16* src = a.q + a.token(item) * a.q_token_stride_elems + first * a.q_head_stride_elems +
                     kQRegChunks * kChunk + piece * kPiece;
@@ -304,10 +323,8 @@ __device__ __forceinline__ void load_q_chunks(SharedMemory& smem, const Argument
     const bool valid = first + r + line < a.h_q;
 #pragma unroll
     for (int c = 0; c < kQSharedChunks; ++c) {
-      cp_async_cg_shared_global_l2_256b_16(
-          dst + c * kChunkBytes + r * kLineBytes,
-          src + (valid ? r + line : 0) * a.q_head_stride_elems + c * kChunk,
-          valid ? kPieceBytes : 0);
+      copy_piece(dst + c * kChunkBytes + r * kLineBytes,
+                 src + (valid ? r + line : 0) * a.q_head_stride_elems + c * kChunk, valid);
     }
   }
   cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
@@ -315,7 +332,8 @@ __device__ __forceinline__ void load_q_chunks(SharedMemory& smem, const Argument
 
 /// And the rope chunk of a tile, of which lane l holds the indices l and l + 32; a warp loads 16 rows.
 __device__ __forceinline__ void load_rope(SharedMemory& smem, const Arguments& a, int index_low,
-                                          int index_high, int warp, int lane) {
+                                          int index_high, int warp) {
+  const int lane = tid_x() % kWarp;
   const int piece = lane % kPiece;
   const int mine = warp < kGroupWarps / 2 ? index_low : index_high;
 #pragma unroll
@@ -323,10 +341,9 @@ __device__ __forceinline__ void load_rope(SharedMemory& smem, const Arguments& a
     const int line = warp * kMmaK + r + lane / kPiece;
     const int i = __shfl_sync(0xffffffff, mine, line % kWarp);
     const bool valid = is_valid(i, a.s_kv);
-    cp_async_cg_shared_global_l2_256b_16(
+    copy_piece(
         shared_address(&smem.rope[0][0]) + line * kLineBytes + (piece ^ line % 8) * kPieceBytes,
-        a.kv + (valid ? i : 0) * a.kv_row_stride_elems + kDV + piece * kPiece,
-        valid ? kPieceBytes : 0);
+        a.kv + (valid ? i : 0) * a.kv_row_stride_elems + kDV + piece * kPiece, valid);
   }
   cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
 }
@@ -411,8 +428,8 @@ __device__ __forceinline__ float output_scale(float m, float l, float sink) {
 
 // ---------------------------------------------------------------- out
 
-/// O, scaled, to out. A quad holds 8 bytes... of four column groups each lane takes one, so that it
-/// stores 16 bytes.
+/// O, scaled, to out. A lane of a quad holds a quarter of 8 columns; over the quad four of these
+/// pieces are transposed, so that each lane stores one.
 __device__ __forceinline__ void store_out(const float (&o)[128], const float (&scale)[2],
                                           bf16* out_row, int heads_left, int t) {
 #pragma unroll
@@ -533,8 +550,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     int length = length_of(smem, 0);
     int index_low = load_index(row, lane, length);
     int index_high = load_index(row, lane + kWarp, length);
-    load_q_chunks(smem, a, blockIdx.x, thread);
-    if (kHasRope) load_rope(smem, a, index_low, index_high, warp, lane);
+    load_q_chunks(smem, a, blockIdx.x);
+    if (kHasRope) load_rope(smem, a, index_low, index_high, warp);
 
 #pragma unroll 1
     for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
@@ -564,7 +581,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         for (int part = 0; part < kParts; ++part) {
           wait(smem.full[slot.index][part], slot.parity);
           if (part == 0 && tile == 0 && kQSharedChunks > kHasRope) wait(smem.q_full, number & 1);
-          fence_proxy_async_shared_cta();
+          fence_copies();
           wgmma_fence_sync_aligned();
           const unsigned long long k_desc =
               matrix_descriptor_128b(shared_address(&smem.ring[slot.index][0][0][0]), 1, kAtomBytes);
@@ -591,7 +608,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         if (kHasRope) {
           if (tile == 0 && kQSharedChunks == kHasRope) wait(smem.q_full, number & 1);
           wait(smem.rope_full, tile_parity);
-          fence_proxy_async_shared_cta();
+          fence_copies();
           wgmma_fence_sync_aligned();
           const unsigned long long k_desc =
               matrix_descriptor_128b(shared_address(&smem.rope[0][0]), 1, kAtomBytes);
@@ -624,13 +641,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         const bool more = !last || item + static_cast<int>(gridDim.x) < items;
         if ((kHasRope || last) && more) {
           bar_sync(kScoreGroup, kGroup);  // all four warps have read the rope chunk and Q
-          if (last) load_q_chunks(smem, a, item + gridDim.x, thread);
-          if (kHasRope) load_rope(smem, a, index_low, index_high, warp, lane);
+          if (last) load_q_chunks(smem, a, item + gridDim.x);
+          if (kHasRope) load_rope(smem, a, index_low, index_high, warp);
         }
         slot.advance();
         tile_parity ^= 1;
 
-        rows.tile(s, p, alpha, listed_low, listed_high, t, sm_scale);
+        if (kSoftmax) {
+          rows.tile(s, p, alpha, listed_low, listed_high, t, sm_scale);
+        } else {
+#pragma unroll
+          for (int e = 0; e < 32; e += 2) p[e / 2] = cvt_rn_bf16x2_f32(s[e + 1], s[e]);
+          alpha[0] = alpha[1] = 1.0f;
+        }
         if (!kDeferP) store_p();
       }
       if (kDeferP) store_p();
@@ -716,12 +739,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       if (item + static_cast<int>(gridDim.x) < items) refill_q(number + 1);
 
       wait(smem.end_full[number % 2], number / 2 & 1);
-      const int head = warp * kMmaK + g, first_head = a.first_head(item);
+      const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
+      const int head = warp * kMmaK + end_lane / 4, first_head = a.first_head(item);
       const float scale[2] = {smem.o_scale[number % 2][head], smem.o_scale[number % 2][head + 8]};
       bf16* out_row =
           out + (static_cast<long long>(a.token(item)) * h_q + first_head + head) * kDV +
           group * (kDV / kValueGroups);
-      store_out(o, scale, out_row, h_q - first_head - head, t);
+      store_out(o, scale, out_row, h_q - first_head - head, end_lane % 4);
     }
   }
 }
