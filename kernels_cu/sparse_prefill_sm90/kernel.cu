@@ -43,14 +43,15 @@ enum : int {
   kParts = SK_PARTS,                   // barriers of one slot: Q K^T starts when the first is done
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kDeferP = SK_DEFER_P,                // P of a tile is stored behind the next Q K^T's issue
+  kShortTail = SK_SHORT_TAIL,          // P V leaves out the 16-row steps past the row's length
+  kSingleWait = SK_SINGLE_WAIT,        // Q K^T starts when all of its tile has landed: one fence
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
-  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax or gather
-  // the results are wrong.
+  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax the
+  // results are wrong.
   kProxyFence = SK_PROXY_FENCE,
   kSoftmax = SK_SOFTMAX,
-  kGather = SK_GATHER,
 
   kDV = 512,
   kHeads = 64,   // of an item: the rows of one wgmma
@@ -78,6 +79,7 @@ enum : int {
   kHasRope = kDQk > kDV,                   // a ninth chunk that only Q K^T sees
   kQSharedChunks = kTileChunks + kHasRope - kQRegChunks,
   kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
+  kQReads = 4,
   kLengthSlots = 4,                        // items whose length is known: two back to one ahead
   kScanLoads = 8,                          // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
@@ -109,10 +111,10 @@ struct SharedMemory {
   unsigned long long s_done;     // 4 warps, a tile but an item's first: Q K^T is done; for kGate
   unsigned long long p_full;     // 4 warps, a tile: P and alpha stand
   unsigned long long p_free;     // 8 warps, a tile: they have been read
-  // 4 warps, every other item. Two of each, since an item of one tile may be over before those who
-  // wait have seen the end of the one before.
-  unsigned long long q_read[2];    // the slot of Q may be loaded anew
-  unsigned long long end_full[2];  // o_scale stands
+  // 4 warps, one of the barriers an item, in turn: an item of one tile may be over before those who
+  // wait have seen the end of those before.
+  unsigned long long q_read[kQReads];  // the slot of Q may be loaded anew
+  unsigned long long end_full[2];      // o_scale stands
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
@@ -157,7 +159,6 @@ __device__ __forceinline__ void fence_copies() {
 
 /// 16 bytes of a row, zeros where it is not valid.
 __device__ __forceinline__ void copy_piece(unsigned dst_shared, const bf16* src, bool valid) {
-  if (!kGather) return;
   if (kL2Prefetch == 256) {
     cp_async_cg_shared_global_l2_256b_16(dst_shared, src, valid ? kPieceBytes : 0);
   } else {
@@ -504,8 +505,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     mbarrier_init_shared_cta_b64(shared_address(&smem.s_done), kGroupWarps);
     mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kGroupWarps);
     mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueGroups * kGroupWarps);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kQReads; ++i) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.q_read[i]), kGroupWarps);
+    }
+    for (int i = 0; i < 2; ++i) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps);
     }
   }
@@ -545,18 +548,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       p_parity ^= 1;
     };
 
-    // Of the tile after this one: its row, the row's length, and two indices a lane.
-    const int* row = a.index_row(blockIdx.x);
-    int length = length_of(smem, 0);
-    int index_low = load_index(row, lane, length);
-    int index_high = load_index(row, lane + kWarp, length);
-    load_q_chunks(smem, a, blockIdx.x);
-    if (kHasRope) load_rope(smem, a, index_low, index_high, warp);
-
-#pragma unroll 1
-    for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
-      // Q from its slot to registers.
-      unsigned q_reg[kQRegChunks][kSteps][4];
+    // Q from its slot to registers.
+    unsigned q_reg[kQRegChunks][kSteps][4];
+    const auto read_q = [&](int number) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) wait(smem.full[slot.index][part], slot.parity);
 #pragma unroll
@@ -568,20 +562,41 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
                                ((2 * k + matrix_piece) ^ row_swizzle) * kPieceBytes);
         }
       }
-      arrive(smem.q_read[number % 2]);
+      arrive(smem.q_read[number % kQReads]);
       slot.advance();
+    };
 
+    // Of the tile after this one: its row, the row's length, and two indices a lane.
+    const int* row = a.index_row(blockIdx.x);
+    int length = length_of(smem, 0);
+    int index_low = load_index(row, lane, length);
+    int index_high = load_index(row, lane + kWarp, length);
+    load_q_chunks(smem, a, blockIdx.x);
+    if (kHasRope) load_rope(smem, a, index_low, index_high, warp);
+    read_q(0);
+
+#pragma unroll 1
+    for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
       int next_column = kBlockK;
       rows.reset();
 
 #pragma unroll 1
       for (int tile = 0, tiles = tiles_of(length); tile < tiles; ++tile) {
         // S = Q K^T, the parts of the tile in the order in which they land.
+        if (kSingleWait) {
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) wait(smem.full[slot.index][part], slot.parity);
+          if (tile == 0) wait(smem.q_full, number & 1);
+          if (kHasRope) wait(smem.rope_full, tile_parity);
+          fence_copies();
+        }
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
-          wait(smem.full[slot.index][part], slot.parity);
-          if (part == 0 && tile == 0 && kQSharedChunks > kHasRope) wait(smem.q_full, number & 1);
-          fence_copies();
+          if (!kSingleWait) {
+            wait(smem.full[slot.index][part], slot.parity);
+            if (part == 0 && tile == 0 && kQSharedChunks > kHasRope) wait(smem.q_full, number & 1);
+            fence_copies();
+          }
           wgmma_fence_sync_aligned();
           const unsigned long long k_desc =
               matrix_descriptor_128b(shared_address(&smem.ring[slot.index][0][0][0]), 1, kAtomBytes);
@@ -606,9 +621,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
           }
         }
         if (kHasRope) {
-          if (tile == 0 && kQSharedChunks == kHasRope) wait(smem.q_full, number & 1);
-          wait(smem.rope_full, tile_parity);
-          fence_copies();
+          if (!kSingleWait) {
+            if (tile == 0 && kQSharedChunks == kHasRope) wait(smem.q_full, number & 1);
+            wait(smem.rope_full, tile_parity);
+            fence_copies();
+          }
           wgmma_fence_sync_aligned();
           const unsigned long long k_desc =
               matrix_descriptor_128b(shared_address(&smem.rope[0][0]), 1, kAtomBytes);
@@ -656,6 +673,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         }
         if (!kDeferP) store_p();
       }
+      if (item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
       if (kDeferP) store_p();
 
       // The end of the item.
@@ -696,7 +714,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     int slot = 0, p_parity = 0, s_parity = 0;
     // Once Q stands in registers its slot takes what comes three positions later.
     const auto refill_q = [&](int number) {
-      wait(smem.q_read[number % 2], number / 2 & 1);
+      wait(smem.q_read[number % kQReads], number / kQReads & 1);
       ring.next(smem, a, group, thread);
       slot = slot + 1 == kSlots ? 0 : slot + 1;
     };
@@ -723,11 +741,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
             matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
         const unsigned long long v_desc = matrix_descriptor_128b(
             shared_address(&smem.ring[slot][group * kGroupChunks][0][0]), kChunkBytes, kAtomBytes);
-        wgmma_fence_sync_aligned();
-#pragma unroll
-        for (int k = 0; k < kBlockK / kMmaK; ++k) {
+        const auto step = [&](int k) {
           wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
               o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
+        };
+        if (kShortTail && tile + 1 == tiles) {
+          const int rows = length_of(smem, number) - tile * kBlockK;
+#pragma unroll 1
+          for (int k = 0; k == 0 || k * kMmaK < rows; ++k) {
+            wgmma_fence_sync_aligned();
+            step(k);
+          }
+        } else {
+          wgmma_fence_sync_aligned();
+#pragma unroll
+          for (int k = 0; k < kBlockK / kMmaK; ++k) step(k);
         }
         wgmma_commit_group_sync_aligned();
         wgmma_wait_group_sync_aligned<0>();

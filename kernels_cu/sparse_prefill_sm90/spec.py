@@ -10,12 +10,13 @@ _BASE = {
     "PARTS": 2,
     "GATE": 1,
     "DEFER_P": 1,
+    "SHORT_TAIL": 0,
+    "SINGLE_WAIT": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 184,
     "VALUE_REGISTERS": 160,
     "PROXY_FENCE": 1,
     "SOFTMAX": 1,
-    "GATHER": 1,
 }
 _WHERE = (Override({"Q_REGISTER_CHUNKS": 6}, instance={"d_qk": 512}),)
 

@@ -5,8 +5,8 @@
 Steps, each with its own limit, so that a hang costs little: `verify` and `verify --bitwise` on the
 smoke cases, skip against noskip on rows of the table, the times, the structural alternatives of
 ALTERNATIVES on some rows, then compute-sanitizer. `--quick` leaves the sanitizers out, `--rows`
-chooses rows by a pattern. Times: the card is warm, then rounds that interleave every row, a bf16 matmul of
-8192^3 and a copy of 4 GiB in shuffled order; L2 is overwritten before each sample; medians.
+chooses rows by a pattern. Times: the card is warm, then rounds that interleave every row, a bf16
+matmul of 8192^3 and a copy of 4 GiB, shuffled; L2 is overwritten before each sample; medians.
 """
 
 from __future__ import annotations
@@ -46,15 +46,22 @@ ALTERNATIVES: dict[str, dict[str, int]] = {
     "ungated": {"GATE": 0},
     "p_first": {"DEFER_P": 0},
     "p_first_ungated": {"DEFER_P": 0, "GATE": 0},
+    "single_wait": {"SINGLE_WAIT": 1},
+    "short_tail": {"SHORT_TAIL": 1},
     "one_part": {"PARTS": 1},
     "four_parts": {"PARTS": 4},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
     "l2_128b": {"L2_PREFETCH_BYTES": 128},
     "no_softmax": {"SOFTMAX": 0},  # wrong results: the ceiling of this structure
-    "no_gather": {"GATHER": 0},  # wrong results: without loads from L2
-    "no_gather_no_softmax": {"GATHER": 0, "SOFTMAX": 0},
 }
-ALTERNATIVE_ROWS = ("v32_kv8192", "v32_kv131072", "h64_k512", "h64_k2048", "seed1_full")
+ALTERNATIVE_ROWS = (
+    "v32_kv8192",
+    "v32_kv131072",
+    "h64_k512",
+    "h64_k2048",
+    "seed1_full",
+    "seed1_ramp",
+)
 
 
 @dataclass(frozen=True)
