@@ -48,10 +48,11 @@ enum : int {
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
-  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax the
-  // results are wrong.
+  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax, or with
+  // no one waiting for anything, the results are wrong.
   kProxyFence = SK_PROXY_FENCE,
   kSoftmax = SK_SOFTMAX,
+  kSync = SK_SYNC,
 
   kDV = 512,
   kHeads = 64,   // of an item: the rows of one wgmma
@@ -148,7 +149,7 @@ __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x
 
 /// Waits for the end of the phase of that parity.
 __device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
-  while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
+  while (kSync && !mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
   }
 }
 

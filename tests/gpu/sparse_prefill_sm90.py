@@ -209,14 +209,14 @@ def command(arguments: list[str], limit_s: float) -> dict[str, Any]:
     return {**result, "tail": tail}
 
 
-def alternatives_folder(folder: Path) -> Path:
+def alternatives_folder(folder: Path, alternatives: dict[str, dict[str, int]]) -> Path:
     """A copy of the kernel whose variants are the alternatives."""
     copy = folder / f"{KERNEL}_alternatives"
     shutil.copytree(ROOT / "kernels_cu" / KERNEL, copy)
     spec = (copy / "spec.py").read_text()
     variants = "".join(
         f'Variant({n!r}, {{"SKIP": 1, **_BASE, **{c!r}}}, overrides=_WHERE),\n'
-        for n, c in ALTERNATIVES.items()
+        for n, c in alternatives.items()
     )
     found = re.search(r"variants=\((.*?)\n    \),\n    instances", spec, re.DOTALL)
     assert found is not None
@@ -353,7 +353,7 @@ def main() -> None:
     save()
 
     with tempfile.TemporaryDirectory() as folder:
-        kernels = [alternatives_folder(Path(folder))]
+        kernels = [alternatives_folder(Path(folder), ALTERNATIVES)]
         name = f"cu/{KERNEL}_alternatives"
         other = {n: sparsekit.load(f"{name}:{n}", kernels=kernels) for n in ALTERNATIVES}
         chosen = [r for r in rows if r.name in ALTERNATIVE_ROWS]
