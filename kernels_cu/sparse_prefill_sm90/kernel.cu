@@ -43,6 +43,7 @@ enum : int {
   kParts = SK_PARTS,                   // barriers of one slot: Q K^T starts when the first is done
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kDeferP = SK_DEFER_P,                // P of a tile is stored behind the next Q K^T's issue
+  kEarlyRows = SK_EARLY_ROWS,          // a slot's first half of rows is loaded under P V of the other
   kShortTail = SK_SHORT_TAIL,          // P V leaves out the 16-row steps past the row's length
   kSingleWait = SK_SINGLE_WAIT,        // Q K^T starts when all of its tile has landed: one fence
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
@@ -80,6 +81,7 @@ enum : int {
   kHasRope = kDQk > kDV,                   // a ninth chunk that only Q K^T sees
   kQSharedChunks = kTileChunks + kHasRope - kQRegChunks,
   kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
+  kRowSteps = kBlockK / kGatherRows,
   kQReads = 4,
   kLengthSlots = 4,                        // items whose length is known: two back to one ahead
   kScanLoads = 8,                          // indices that a lane holds in one round of the scan
@@ -92,6 +94,7 @@ static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
               "the chunks of Q in registers come through a slot of the ring");
 static_assert(kGroupChunks % kParts == 0, "a part is whole chunks");
 static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
+static_assert(!(kEarlyRows && kShortTail), "a short P V has no second half");
 
 // ---------------------------------------------------------------- shared memory
 
@@ -264,19 +267,22 @@ struct RingLoader {
   int number;  // of that item in this block
   int tile;    // -1: Q
   int slot;
-  int index[kBlockK / kGatherRows];
+  int index[kRowSteps];
 
   __device__ __forceinline__ void fetch(const SharedMemory& smem, const Arguments& a, int thread) {
     const int length = length_of(smem, number);
     const int* row = a.index_row(item);
 #pragma unroll
-    for (int r = 0; r < kBlockK / kGatherRows; ++r) {
+    for (int r = 0; r < kRowSteps; ++r) {
       index[r] =
           load_index(row, tile * kBlockK + r * kGatherRows + thread / kPiece, length);
     }
   }
 
-  __device__ __forceinline__ void next(SharedMemory& smem, const Arguments& a, int group,
+  /// The rows from kFirst to kLast, in steps of kGatherRows, of the next position; with its last
+  /// rows it is done.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ void load(SharedMemory& smem, const Arguments& a, int group,
                                        int thread) {
     if (item >= a.items()) return;
     const int line = thread / kPiece, piece = thread % kPiece;
@@ -292,7 +298,7 @@ struct RingLoader {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int r = 0; r < kBlockK / kGatherRows; ++r) {
+      for (int r = kFirst; r < kLast; ++r) {
         const int i = is_q ? r * kGatherRows + line : index[r];
         const bool valid = is_valid(i, valid_rows);
         const bf16* src = rows + (valid ? i : 0) * stride + column;
@@ -301,8 +307,10 @@ struct RingLoader {
           copy_piece(dst + c * kChunkBytes + r * kGatherRows * kLineBytes, src + c * kChunk, valid);
         }
       }
+      if (kLast < kRowSteps) continue;
       cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot][part]));
     }
+    if (kLast < kRowSteps) return;
     slot = slot + 1 == kSlots ? 0 : slot + 1;
     ++tile;
     if (!is_q && tile == tiles_of(length_of(smem, number))) {
@@ -310,6 +318,11 @@ struct RingLoader {
     } else {
       fetch(smem, a, thread);
     }
+  }
+
+  __device__ __forceinline__ void next(SharedMemory& smem, const Arguments& a, int group,
+                                       int thread) {
+    load<0, kRowSteps>(smem, a, group, thread);
   }
 };
 
@@ -578,7 +591,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
 
 #pragma unroll 1
     for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
-      int next_column = kBlockK;
       rows.reset();
 
 #pragma unroll 1
@@ -644,18 +656,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         if (kDeferP && tile > 0) store_p();
         const unsigned listed_low = __ballot_sync(0xffffffff, is_valid(index_low, s_kv));
         const unsigned listed_high = __ballot_sync(0xffffffff, is_valid(index_high, s_kv));
-        if (tile + 1 == tiles) {
+        const bool last = tile + 1 == tiles;
+        if (last) {
           const int next_item = item + gridDim.x;
-          row = a.index_row(next_item), next_column = 0;
+          row = a.index_row(next_item);
           length = next_item < items ? length_of(smem, number + 1) : 0;
         }
-        index_low = load_index(row, next_column + lane, length);
-        index_high = load_index(row, next_column + kWarp + lane, length);
-        next_column += kBlockK;
+        const int next_column = (last ? 0 : (tile + 1) * kBlockK) + tid_x() % kWarp;
+        index_low = load_index(row, next_column, length);
+        index_high = load_index(row, next_column + kWarp, length);
         if (tile == 0) find_length(smem, a, item + 2 * gridDim.x, number + 2, warp, lane);
         wgmma_wait_group_sync_aligned<0>();
         if (kGate && tile > 0) arrive(smem.s_done);
-        const bool last = tile + 1 == tiles;
         const bool more = !last || item + static_cast<int>(gridDim.x) < items;
         if ((kHasRope || last) && more) {
           bar_sync(kScoreGroup, kGroup);  // all four warps have read the rope chunk and Q
@@ -756,14 +768,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         } else {
           wgmma_fence_sync_aligned();
 #pragma unroll
-          for (int k = 0; k < kBlockK / kMmaK; ++k) step(k);
+          for (int k = 0; k < kBlockK / kMmaK; ++k) {
+            if (kEarlyRows && k == kBlockK / kMmaK / 2) wgmma_commit_group_sync_aligned();
+            step(k);
+          }
         }
         wgmma_commit_group_sync_aligned();
+        if (kEarlyRows) {
+          wgmma_wait_group_sync_aligned<1>();
+          ring.load<0, kRowSteps / 2>(smem, a, group, thread);
+        }
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.p_free);
         p_parity ^= 1;
         slot = slot + 1 == kSlots ? 0 : slot + 1;
-        ring.next(smem, a, group, thread);
+        ring.load<kEarlyRows ? kRowSteps / 2 : 0, kRowSteps>(smem, a, group, thread);
       }
       if (item + static_cast<int>(gridDim.x) < items) refill_q(number + 1);
 

@@ -10,6 +10,7 @@ _BASE = {
     "PARTS": 2,
     "GATE": 1,
     "DEFER_P": 1,
+    "EARLY_ROWS": 1,
     "SHORT_TAIL": 0,
     "SINGLE_WAIT": 0,
     "L2_PREFETCH_BYTES": 256,

@@ -47,7 +47,9 @@ ALTERNATIVES: dict[str, dict[str, int]] = {
     "p_first": {"DEFER_P": 0},
     "p_first_ungated": {"DEFER_P": 0, "GATE": 0},
     "single_wait": {"SINGLE_WAIT": 1},
-    "short_tail": {"SHORT_TAIL": 1},
+    "late_rows": {"EARLY_ROWS": 0},
+    "late_rows_four_parts": {"EARLY_ROWS": 0, "PARTS": 4},
+    "short_tail": {"SHORT_TAIL": 1, "EARLY_ROWS": 0},
     "one_part": {"PARTS": 1},
     "four_parts": {"PARTS": 4},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
