@@ -268,6 +268,31 @@ def test_a_body_that_was_compiled_out_is_refused(run_cli, tmp_path):
     assert "is empty for sm_120" in str(result["artifacts"])
 
 
+def test_a_commit_that_nothing_waits_for_is_warned_of(run_cli, tmp_path):
+    kernel = copy(str(KERNELS / "scale_cu"), tmp_path / "commits")
+    _replace(
+        kernel / "kernel.cu",
+        "  factor[threadIdx.x] = alpha;",
+        '  factor[threadIdx.x] = alpha;\n  asm volatile("cp.async.commit_group;");',
+    )
+    (artifact,) = build(
+        run_cli, f"{kernel}:plain", "--arch", "8.0", "--lineinfo",
+    )["artifacts"]  # fmt: skip
+    (warning,) = [w for w in artifact["warnings"] if "cp.async" in w]
+    assert warning.startswith("scale, PTX line ")
+    assert "kernel.cu:7" in warning
+    assert "nothing waits for the group that it commits" in warning
+
+
+def test_more_registers_than_an_sm_has_are_refused():
+    from sparsekit.aot.record import _check_registers
+    from sparsekit.errors import CompileError
+
+    _check_registers("k", 128, 512)
+    with pytest.raises(CompileError, match="130 registers in each of 512 threads, 69632"):
+        _check_registers("k", 130, 512)
+
+
 def test_too_much_shared_memory_names_need_and_limit(run_cli, tmp_path):
     folder = copy(CUDA, tmp_path / "scale_cu")
     _replace(folder / "kernel.cu", "128 * sizeof(float)", "100 * 1024")

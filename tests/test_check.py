@@ -18,7 +18,7 @@ from sparsekit.check.campaign import (
 )
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
-from sparsekit.check.subject import Ran
+from sparsekit.check.subject import Ran, repeated
 from sparsekit.check.verify import make_workload, verify_reference
 from sparsekit.cli.verify_command import _exit_code
 from sparsekit.discover import Catalog
@@ -44,6 +44,10 @@ class Fake:
     kernel: str = "fake"
     variant: str = "plain"
     calls: int = field(default=0, compare=False)
+    arch = None
+
+    def turns(self, repeat):
+        return repeated(self, repeat)
 
     def compute(self, inputs, outputs):
         self.calls += 1
@@ -406,7 +410,10 @@ def test_unlisted_rows_hold_nan_and_results_do_not(op):
 
 def test_results_say_nothing_ran_when_everything_is_skipped():
     class Refuses:
-        kernel, variant = "fake", "plain"
+        kernel, variant, arch = "fake", "plain", None
+
+        def turns(self, repeat):
+            return repeated(self, repeat)
 
         def compute(self, inputs, outputs):
             raise NoKernelError("never")

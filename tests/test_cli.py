@@ -12,7 +12,17 @@ from conftest import ROOT
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 CUDA = str(KERNELS / "scale_cu") + ":plain"
-COMMANDS = ("build", "list", "run", "verify", "inspect-sass", "doctor", "completion", "cache prune")
+COMMANDS = (
+    "build",
+    "list",
+    "run",
+    "verify",
+    "emulate",
+    "inspect-sass",
+    "doctor",
+    "completion",
+    "cache prune",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -24,7 +34,7 @@ def test_help(run_cli, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "list", "run", "verify", "inspect-sass", "doctor", "cache"]
+    "command", ["build", "list", "run", "verify", "emulate", "inspect-sass", "doctor", "cache"]
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout
@@ -49,7 +59,7 @@ WRONG = {
     "inputs and bits": (["verify", "gated_pool", "--inputs", "x", "--bitwise"], 2, "float64"),
     "inputs and cases": (["verify", "gated_pool", "--inputs", "x", "--case", "*"], 2, "float64"),
     "set without inputs": (["verify", "gated_pool", "--set", "out_dtype=fp32"], 2, "--inputs"),
-    "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda or cuda:N"),
+    "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda, cuda:N or cpu"),
     "several ops to run": (["run", "*", "--case", "r8_d128"], 2, "several ops"),
     "form that is none": (["list", "--format", "xml"], 2, "xml"),
 }  # fmt: skip
@@ -65,7 +75,7 @@ def test_what_is_wrong_is_said_once_with_exit_2(run_cli, wrong):
     assert done.stdout == ""
 
 
-def test_without_a_gpu_verify_and_run_exit_6(run_cli, probe):
+def test_without_a_gpu_run_exits_6_and_so_does_verify_when_nothing_is_built(run_cli, probe):
     if probe.devices:
         pytest.skip("this machine has a GPU")
     for args in (["verify", CUDA], ["run", CUDA, "--case", "small"], ["verify", "--bitwise", CUDA]):

@@ -13,6 +13,7 @@ from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import EntryRecord, Param
 from sparsekit.model.kernel import Promise, type_bytes
 from sparsekit.ptx import Finding, Function, Module, lint, parse
+from sparsekit.ptx.limits import BLOCK_REGISTERS, block_registers
 
 SCRATCH_ARGS = (("global_scratch", "*u8"), ("profile_scratch", "*u8"))
 
@@ -48,6 +49,7 @@ def entry_record(
     if bound is None:
         raise CompileError(f"{name} states no thread count; give it __launch_bounds__(THREADS)")
     _check_shared(name, found.static_shared_bytes + dynamic_shared_bytes, arch)
+    _check_registers(name, found.registers, bound)
     return EntryRecord(
         entry=name,
         cubin=file,
@@ -82,6 +84,15 @@ def _check_shared(name: str, needed: int, arch: str) -> None:
         raise CompileError(
             f"{name} needs {needed} bytes of shared memory and {arch} has {limit} for a block; "
             "make its tiles or stages smaller for this arch (Variant.overrides)"
+        )
+
+
+def _check_registers(name: str, registers: int, threads: int) -> None:
+    needed = block_registers(registers, threads)
+    if needed > BLOCK_REGISTERS:
+        raise CompileError(
+            f"{name} has {registers} registers in each of {threads} threads, {needed} for a block, "
+            f"and an SM has {BLOCK_REGISTERS}; give it __launch_bounds__, or fewer warps"
         )
 
 

@@ -80,10 +80,8 @@ def run_once(operator: Operator, workload: Workload) -> RunResult:
         for step in (candidate.launches if candidate else ())
         if prepared and (record := prepared.entries[step.entry].record)
     ]  # fmt: skip
-    times = [
-        elapsed_s(workload.device, lambda: operator.run(arguments))
-        for _ in range(_TIMED_LAUNCHES if prepared else 0)
-    ]
+    timed = _TIMED_LAUNCHES if prepared and workload.device.type == "cuda" else 0
+    times = [elapsed_s(workload.device, lambda: operator.run(arguments)) for _ in range(timed)]
     return RunResult(
         op=operator.op.name,
         case=workload.name,

@@ -16,13 +16,16 @@ import torch
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
 from sparsekit.check.subject import Ran, Subject
+from sparsekit.emulator.faults import UnsupportedError
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError
 from sparsekit.model.op import Case, Op, Tensor
-from sparsekit.model.results import OutputCheck, VerifyResult
+from sparsekit.model.results import Finding, OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
 from sparsekit.runtime.tensors import dtype_of, synchronize
 
 FLOAT64 = "float64"
+# What ends a run without a verdict on its outputs.
+_STOPS = (ArgumentError, ArgumentTypeError, GpuError, UnsupportedError)
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
 
@@ -75,12 +78,18 @@ def make_workload(
 class _Run:
     """One launch's outputs, and what was wrong with the memory after it."""
 
+    name: str
     outputs: Mapping[str, torch.Tensor]
     problems: Mapping[str, str]
     ran: Ran
 
 
-def _run(subject: Subject, workload: Workload) -> _Run:
+def _runs(subject: Subject, workload: Workload, repeat: int) -> list[_Run]:
+    """The subject's runs that are to have the same bytes."""
+    return [_run(turn, workload, name) for name, turn in subject.turns(repeat)]
+
+
+def _run(subject: Subject, workload: Workload, turn: str = "") -> _Run:
     guarded = workload.outputs()
     tensors = {n: t for n, t in workload.inputs.items() if isinstance(t, torch.Tensor)}
     before = {name: fingerprint(tensor) for name, tensor in tensors.items()}
@@ -90,22 +99,23 @@ def _run(subject: Subject, workload: Workload) -> _Run:
     for name, tensor in tensors.items():
         if fingerprint(tensor) != before[name]:
             problems |= dict.fromkeys(guarded, f"input {name} was changed by the launch")
-    return _Run({n: g.view for n, g in guarded.items()}, problems, ran)
+    return _Run(turn, {n: g.view for n, g in guarded.items()}, problems, ran)
 
 
 def verify_reference(
     workload: Workload, subjects: Sequence[Subject], reference: ModuleType, repeat: int
 ) -> Iterator[VerifyResult]:
-    """Each subject against float64 within the op's bounds, `repeat` launches with one digest."""
+    """Each subject against float64 within the op's bounds, all runs with the same bytes."""
     ran: list[tuple[Subject, _Run | None, VerifyResult]] = []
     for subject in subjects:
         blank = _blank(workload, subject, FLOAT64)
         try:
-            runs = [_run(subject, workload) for _ in range(repeat)]
-        except (ArgumentError, ArgumentTypeError, GpuError) as error:
+            runs = _runs(subject, workload, repeat)
+        except _STOPS as error:
             ran.append((subject, None, _stopped(blank, error)))
             continue
-        ran.append((subject, runs[0], _steady(blank, runs)))
+        ended = [r for r in runs if not r.ran.stopped]
+        ran.append((subject, ended[0] if ended else None, _steady(blank, runs)))
     if all(run is None for _, run, _ in ran):
         yield from (result for _, _, result in ran)
         return
@@ -131,10 +141,12 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
     blank = _blank(workload, subject, against)
     try:
         first = _run(base, workload)
-        runs = [_run(subject, workload) for _ in range(repeat)]
-    except (ArgumentError, ArgumentTypeError, GpuError) as error:
+        runs = _runs(subject, workload, repeat)
+    except _STOPS as error:
         return _stopped(blank, error)
     result = _steady(blank, runs)
+    if first.ran.stopped or runs[0].ran.stopped:
+        return replace(result, ok=False, reason=result.reason or f"a fault ended {against}")
     checks = {
         name: _with_problem(
             compare_bits(actual, first.outputs[name]),
@@ -142,7 +154,11 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
         )
         for name, actual in runs[0].outputs.items()
     }
-    return _finished(replace(result, runs=repeat + 1), checks)
+    total = replace(
+        result, runs=len(runs) + 1, launches=result.launches + first.ran.launches,
+        reused=result.reused + first.ran.reused,
+    )  # fmt: skip
+    return _finished(total, checks)
 
 
 def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
@@ -155,8 +171,9 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     try:
         whole = _run(subject, workload)
         parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except (ArgumentError, ArgumentTypeError, GpuError) as error:
+    except _STOPS as error:
         return _stopped(blank, error)
+    blank = _steady(blank, [whole])
     checks: dict[str, OutputCheck] = {}
     for name, actual in whole.outputs.items():
         checks[name] = OutputCheck(ok=True, sha256=sha256_of(actual))
@@ -167,7 +184,7 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
                 text = problem or f"in a batch of {size}: {check.problem}"
                 checks[name] = replace(check, ok=False, problem=text)
                 break
-    return _finished(replace(blank, runs=len(sizes) + 1, **_names(whole.ran)), checks)
+    return _finished(replace(blank, runs=len(sizes) + 1), checks)
 
 
 def _first_rows(workload: Workload, count: int) -> Workload:
@@ -184,13 +201,9 @@ def _first_rows(workload: Workload, count: int) -> Workload:
 
 def _blank(workload: Workload, subject: Subject, against: str) -> VerifyResult:
     return VerifyResult(
-        workload.op.name, subject.kernel, subject.variant, None, None, str(workload.device),
+        workload.op.name, subject.kernel, subject.variant, subject.arch, None, str(workload.device),
         workload.name, against, runs=0,
     )  # fmt: skip
-
-
-def _names(ran: Ran) -> dict[str, Any]:
-    return {"arch": ran.arch, "toolchain": ran.toolchain}
 
 
 def _stopped(result: VerifyResult, error: Exception) -> VerifyResult:
@@ -201,16 +214,37 @@ def _stopped(result: VerifyResult, error: Exception) -> VerifyResult:
 
 
 def _steady(blank: VerifyResult, runs: Sequence[_Run]) -> VerifyResult:
-    """The result so far; not ok when the launches did not all give the same bytes."""
-    result = replace(blank, runs=len(runs), **_names(runs[0].ran))
-    for i, run in enumerate(runs[1:], 2):
+    """The result so far; not ok when there are findings, or not all runs gave the same bytes."""
+    first, findings = runs[0], merged_findings([r.ran.findings for r in runs])
+    result = replace(
+        blank, runs=len(runs), arch=first.ran.arch or blank.arch, toolchain=first.ran.toolchain,
+        findings=findings, coverage=first.ran.coverage, launches=sum(r.ran.launches for r in runs),
+        reused=sum(r.ran.reused for r in runs),
+        schedules=tuple(r.name for r in runs) if first.ran.coverage else (),
+    )  # fmt: skip
+    if findings:
+        kinds = ", ".join(dict.fromkeys(f.check for f in findings))
+        result = replace(result, ok=False, reason=f"found by the emulator: {kinds}")
+    ended = [r for r in runs if not r.ran.stopped]
+    for run in ended[1:]:
         for name, actual in run.outputs.items():
-            check = compare_bits(actual, runs[0].outputs[name])
+            check = compare_bits(actual, ended[0].outputs[name])
             if not check.ok:
-                return replace(
-                    result, ok=False, reason=f"run {i} differs from run 1: {name}: {check.problem}"
-                )
+                text = f"{run.name} differs from {ended[0].name}: {name}: {check.problem}"
+                reasons = [result.reason] if result.reason else []
+                return replace(result, ok=False, reason="; ".join([*reasons, text]))
     return result
+
+
+def merged_findings(runs: Sequence[tuple[Finding, ...]]) -> tuple[Finding, ...]:
+    """Each finding once, with all the schedules that showed it."""
+    found: dict[tuple[str, str, int], Finding] = {}
+    for finding in (f for run in runs for f in run):
+        key = (finding.check, finding.entry, finding.ptx_line)
+        known = found.get(key)
+        schedules = (*known.schedules, *finding.schedules) if known else finding.schedules
+        found[key] = replace(known or finding, schedules=tuple(dict.fromkeys(schedules)))
+    return tuple(found.values())
 
 
 def _with_problem(check: OutputCheck, problem: str | None) -> OutputCheck:

@@ -11,6 +11,7 @@ _COMMANDS = {
     "list": "Kernels, ops, variants, archs, and what is built.",
     "run": "Run one kernel on a case or on your own tensors.",
     "verify": "Check kernels against float64, or bit for bit.",
+    "emulate": "Run any PTX on the CPU, with every check.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",
     "cache": "Look after the artifact store.",

@@ -1,31 +1,69 @@
-"""`--device`: which GPU, and that there is one."""
+"""`--device`: which GPU, or the CPU, and what goes with the latter."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from sparsekit.errors import GpuError, UsageError
 from sparsekit.model.call import Device
-from sparsekit.runtime.probe import probe_devices
+from sparsekit.runtime.probe import Probe, probe_devices
 
-device_option = click.option(
-    "--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU to run on."
-)
+F = TypeVar("F", bound=Callable[..., Any])
+CPU = "cpu"
 
 
-def gpu_of(text: str) -> tuple[Any, Device]:
-    """The torch device, and what is known of it. Raises GpuError when there is no such GPU."""
+def device_option(default: str | None, told: str) -> Callable[[F], F]:
+    return click.option(
+        "--device", default=default, metavar="cuda[:N]|cpu",
+        help=f"The GPU to run on, or cpu to emulate the PTX [default: {told}].",
+    )  # fmt: skip
+
+
+def emulation_options(command: F) -> F:
+    """`--strict`, `--without` and `--lineinfo`."""
+    return check_options(
+        click.option(
+            "--lineinfo", is_flag=True,
+            help="Emulated: the artifacts with source lines, for findings.",
+        )(command)
+    )  # fmt: skip
+
+
+def check_options(command: F) -> F:
+    """`--strict` and `--without`."""
+    command = click.option(
+        "--without", metavar="CHECKS", callback=_names,
+        help="Checks of the emulator to leave out, by name: bounds,race,...",
+    )(command)  # fmt: skip
+    return click.option(
+        "--strict", is_flag=True, help="Emulated: check what hardware forgives, too."
+    )(command)
+
+
+def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(n.strip() for n in value.split(",") if n.strip()) if value else ()
+
+
+def cuda_index(text: str) -> int:
     match = re.fullmatch(r"cuda(?::(\d+))?", text)
     if not match:
-        raise UsageError(f"--device must be cuda or cuda:N, found {text!r}")
-    index = int(match[1] or 0)
-    probe = probe_devices()
+        raise UsageError(f"--device must be cuda, cuda:N or cpu, found {text!r}")
+    return int(match[1] or 0)
+
+
+def gpu_of(text: str, probe: Probe | None = None) -> tuple[Any, Device]:
+    """The torch device, and what is known of it. Raises GpuError when there is no such GPU."""
+    index = cuda_index(text)
+    probe = probe or probe_devices()
     if index >= len(probe.devices):
         found = f"{len(probe.devices)} GPUs" if probe.devices else probe.problem or "no GPU"
-        raise GpuError(f"--device {text}: the driver shows {found}; see sparsekit doctor")
+        raise GpuError(
+            f"--device {text}: the driver shows {found}; see sparsekit doctor, or take --device cpu"
+        )
     import torch
 
     if not torch.cuda.is_available():

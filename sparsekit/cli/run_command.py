@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from sparsekit.cli.device import device_option, gpu_of
+from sparsekit.cli.device import CPU, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
+from sparsekit.cli.emulation import one_arch
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
@@ -25,13 +26,17 @@ from sparsekit.model.op import Op, with_settings
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
               help="Write the outputs to this safetensors file.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Print every selection decision.")
-@device_option
+@device_option("cuda", "cuda")
+@click.option("--arch", metavar="ARCH",
+              help="With --device cpu: whose PTX [default: the first the kernel has].")  # fmt: skip
+@emulation_options
 @build_option
 @place_options
 @output_options
 def command(
     reference: str, case_name: str | None, settings: dict[str, str], inputs_file: Path | None,
-    save: Path | None, explain: bool, device: str, build: bool, kernel_dirs: tuple[Path, ...],
+    save: Path | None, explain: bool, device: str, arch: str | None, strict: bool,
+    without: tuple[str, ...], lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...],
     cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Run one kernel on a case, or on your own tensors.
@@ -43,14 +48,21 @@ def command(
     sparsekit run sparse_prefill --case v32_64
     sparsekit run sparse_prefill:noskip --case seed1_ramp --set s_q=1024 --explain
     sparsekit run gated_pool --inputs mine.safetensors --set out_dtype=fp32 --save out.safetensors
+    sparsekit run sparse_prefill --case small_512 --device cpu --arch sm_90
     """
-    session = open_session(cache_dir, kernel_dirs)
+    session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
     choices = session.catalog.resolve([reference])
     op = _only_op(choices, reference)
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
-    torch_device, gpu = gpu_of(device)
+    driver = None
+    if device == CPU:
+        torch_device, gpu, driver = _cpu(choices, arch, strict, without)
+    elif arch or strict or without or lineinfo:
+        raise UsageError("--arch, --strict, --without and --lineinfo go with --device cpu")
+    else:
+        torch_device, gpu = gpu_of(device)
 
     from sparsekit.check import campaign, runs
     from sparsekit.check.files import load_inputs, save_tensors
@@ -59,7 +71,9 @@ def command(
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
-    operator = Operator(op, choices, session.planner, session.store, build=build, note=say)
+    operator = Operator(
+        op, choices, session.planner, session.store, build=build, note=say, driver=driver
+    )
     digest: str | None = None
     if inputs_file is not None:
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
@@ -74,6 +88,19 @@ def command(
         save_tensors(save, result.outputs, note)
         say(f"outputs written to {save}")
     emit(run_document(result, environment(gpu), digest, explain=explain), form, output)
+
+
+def _cpu(
+    choices: tuple[Choice, ...], arch: str | None, strict: bool, without: tuple[str, ...]
+) -> tuple[Any, None, Any]:
+    """The CPU as torch's device, no GPU, and the driver that emulates."""
+    from sparsekit.check.emulated_campaign import CPU as TORCH_CPU
+    from sparsekit.emulator import chosen_checks
+    from sparsekit.operators.emulated_driver import EmulatedDriver
+
+    checks = chosen_checks(strict=strict, without=without)
+    request = one_arch(arch, choices)
+    return TORCH_CPU, None, EmulatedDriver(request.capability, request.exact, checks=checks)
 
 
 def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from sparsekit.cli.device import device_option, gpu_of
+from sparsekit.cli.device import CPU, cuda_index, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
 from sparsekit.cli.progress import shown
-from sparsekit.cli.session import Session, open_session
-from sparsekit.discover import Choice
+from sparsekit.cli.session import open_session
+from sparsekit.cli.verification import Request, on_cpu, on_gpu
 from sparsekit.errors import ContextLostError, UsageError
-from sparsekit.model.op import TAGS, Op
+from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
 from sparsekit.runtime.environment import environment
+from sparsekit.runtime.probe import probe_devices
 
 
 @click.command()
@@ -27,7 +26,7 @@ from sparsekit.runtime.environment import environment
 @click.option("--case", "pattern", metavar="GLOB", help="Cases by name, whatever their tags.")
 @click.option(
     "--tag", "tags", type=click.Choice(TAGS), multiple=True,
-    help="Cases by tag; repeatable [default: smoke, corner].",
+    help="Cases by tag; repeatable [default: smoke, corner; on the CPU: smoke].",
 )  # fmt: skip
 @click.option(
     "--bitwise", is_flag=True, help="Bit for bit against the base, itself, and row by row."
@@ -38,7 +37,14 @@ from sparsekit.runtime.environment import environment
 @click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
               help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
 @settings_option
-@device_option
+@device_option(None, "cuda; cpu where there is no GPU")
+@click.option("--arch", metavar="LIST",
+              help="With --device cpu: whose PTX [default: every arch that is built].")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Emulated: so many random schedules beside lazy and eager.")  # fmt: skip
+@emulation_options
+@click.option("-j", "--jobs", type=click.IntRange(min=1),
+              help="Emulating processes [default: cores].")  # fmt: skip
 @build_option
 @place_options
 @output_options
@@ -46,18 +52,24 @@ from sparsekit.runtime.environment import environment
 def command(
     ctx: click.Context, references: tuple[str, ...], pattern: str | None, tags: tuple[str, ...],
     bitwise: bool, against: str | None, repeat: int, inputs_file: Path | None,
-    settings: dict[str, str], device: str, build: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    settings: dict[str, str], device: str | None, arch: str | None, seeds: int, strict: bool,
+    without: tuple[str, ...], lineinfo: bool, jobs: int | None, build: bool,
+    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
-    """Check kernels on a GPU: against float64, or bit for bit.
+    """Check kernels against float64, or bit for bit, on a GPU or on the CPU.
 
     Outputs are poisoned and guarded, rows that no index lists hold NaN, and the kernel runs before
     the reference. With --bitwise each variant is compared with the base that its spec names, with
     itself on new buffers, and its first row with the same row in other batches.
 
+    With --device cpu, and without a GPU, the PTX of each arch is emulated: memory, races, barriers
+    and more are checked at every instruction, under several schedules, and the report says which
+    blocks of code ran. docs/emulator.md has what this can see, and what it cannot.
+
     \b
     sparsekit verify
     sparsekit verify sparse_prefill --tag smoke --repeat 5
+    sparsekit verify sparse_prefill --device cpu --arch sm_80,sm_120 --seeds 2
     sparsekit verify --bitwise gated_pool
     sparsekit verify sparse_prefill:skip --bitwise --against sparse_prefill:noskip --case 'length_*'
     sparsekit verify gated_pool --inputs mine.safetensors --set out_dtype=bf16
@@ -68,20 +80,32 @@ def command(
         raise UsageError("--inputs are checked against float64: no --bitwise, --case or --tag")
     if settings and not inputs_file:
         raise UsageError("--set goes with --inputs: it gives the scalars of your call")
-    session = open_session(cache_dir, kernel_dirs)
+    if device not in (None, CPU):
+        cuda_index(device)  # a mistake is told before anything else is looked at
+    session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
     choices = session.catalog.resolve(references)
     bases = session.catalog.resolve([against]) if against else ()
-    torch_device, gpu = gpu_of(device)
-    campaign = _Campaign(session, build, torch_device, repeat, pattern, tags or ("smoke", "corner"))
-    digest: str | None = None
-    if inputs_file is not None:
-        steps, digest = campaign.on_file(choices, inputs_file, settings)
-    elif bitwise:
-        steps = campaign.bitwise(choices, bases)
+    request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise)
+    probe = None if device == CPU else probe_devices()
+    emulated = device == CPU or (device is None and probe is not None and not probe.devices)
+    if emulated:
+        steps, digest = on_cpu(
+            request, inputs_file, settings, arch, seeds=seeds, strict=strict, without=without,
+            lineinfo=lineinfo,
+        )  # fmt: skip
+        facts = environment(None)
     else:
-        steps = campaign.against_float64(choices)
+        if arch or seeds or strict or without or lineinfo:
+            raise UsageError(
+                "--arch, --seeds, --strict, --without and --lineinfo go with --device cpu"
+            )
+        torch_device, gpu = gpu_of(device or "cuda", probe)
+        steps, digest = on_gpu(request, inputs_file, settings, torch_device)
+        facts = environment(gpu)
     results, lost = _collected(steps)
-    emit(verify_document(results, environment(gpu), digest), form, output)
+    if emulated:
+        results.sort(key=lambda r: (r.op, r.kernel, r.variant, r.arch or "", r.against))
+    emit(verify_document(results, facts, digest), form, output)
     if lost is not None:
         raise lost
     ctx.exit(_exit_code(results, named=bool(references)))
@@ -108,94 +132,3 @@ def _exit_code(results: Sequence[VerifyResult], *, named: bool) -> int:
         return 0
     say(f"nothing of {', '.join(idle)} ran; see the reasons" if idle else "nothing ran")
     return UsageError.exit_code
-
-
-class _Campaign:
-    """The engine's calls with what the options say; torch is imported here, not before."""
-
-    def __init__(
-        self, session: Session, build: bool, device: Any, repeat: int, pattern: str | None,
-        tags: Sequence[str],
-    ) -> None:  # fmt: skip
-        from sparsekit.check import campaign
-
-        self._engine, self._session, self._build = campaign, session, build
-        self._device, self._repeat, self._pattern, self._tags = device, repeat, pattern, tags
-
-    def against_float64(self, choices: Sequence[Choice]) -> Iterator[VerifyResult]:
-        for op, chosen in _by_op(choices):
-            cases = self._engine.chosen_cases(op, self._pattern, self._tags)
-            subjects = [s for c in chosen for s in self._subjects(c)]
-            yield from self._engine.against_reference(
-                op, subjects, cases, self._device, self._repeat
-            )
-
-    def bitwise(self, choices: Sequence[Choice], bases: Sequence[Choice]) -> Iterator[VerifyResult]:
-        base_subjects = [s for c in bases for s in self._subjects(c)]
-        if bases and len(base_subjects) != 1:
-            raise UsageError(
-                "--against must name one variant, as in --against sparse_prefill:noskip"
-            )
-        for op, chosen in _by_op(choices):
-            cases = self._engine.chosen_cases(op, self._pattern, self._tags)
-            pairs = [p for c in chosen for p in self._pairs(c, base_subjects)]
-            yield from self._engine.against_bits(
-                op, pairs, cases, self._device, self._repeat,
-                rows=self._pattern is None and "smoke" in self._tags,
-            )  # fmt: skip
-
-    def on_file(
-        self, choices: Sequence[Choice], file: Path, scalars: dict[str, str]
-    ) -> tuple[Iterator[VerifyResult], str]:
-        from sparsekit.check.files import load_inputs
-
-        ops = _by_op(choices)
-        if len(ops) != 1:
-            raise UsageError("--inputs holds the tensors of one op; name it")
-        op, chosen = ops[0]
-        inputs, digest = load_inputs(file, op, scalars, self._device)
-        subjects = [s for c in chosen for s in self._subjects(c)]
-        name = f"{file.name}:{digest[:12]}"
-        return self._engine.on_inputs(
-            op, subjects, inputs, name, self._device, self._repeat
-        ), digest
-
-    def _subjects(self, choice: Choice) -> list[Any]:
-        return [self._subject(choice, name) for name in choice.variants]
-
-    def _subject(self, choice: Choice, variant: str) -> Any:
-        from sparsekit.check.subject import OperatorSubject
-        from sparsekit.operators.operator import Operator
-
-        only = replace(choice, variants=(variant,))
-        operator = Operator(
-            choice.op,
-            [only],
-            self._session.planner,
-            self._session.store,
-            build=self._build,
-            note=say,
-        )
-        return OperatorSubject(choice.kernel.name, variant, operator)
-
-    def _pairs(self, choice: Choice, bases: Sequence[Any]) -> list[Any]:
-        """Each variant with its base, and with itself on new buffers."""
-        pairs = []
-        for name in choice.variants:
-            subject = self._subject(choice, name)
-            if bases:
-                pairs.append(self._engine.Pair(subject, bases[0]))
-                continue
-            found = choice.kernel.variant(name)
-            if found is not None and found.same_bits_as:
-                base = self._subject(choice, found.same_bits_as)
-                pairs.append(self._engine.Pair(subject, base))
-            pairs.append(self._engine.Pair(subject, subject))
-        return pairs
-
-
-def _by_op(choices: Sequence[Choice]) -> list[tuple[Op, list[Choice]]]:
-    groups: dict[str, tuple[Op, list[Choice]]] = {}
-    for choice in choices:
-        groups.setdefault(choice.op.name, (choice.op, []))[1].append(choice)
-    return list(groups.values())

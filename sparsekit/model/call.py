@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparsekit.model.arch import Capability
+from sparsekit.model.arch import Arch, Capability
 
 ScalarValue = int | float | str | None
 
 
 @dataclass(frozen=True)
 class Device:
-    """The device that a call's tensors live on. pci_bus_id: how other tools know it."""
+    """The device that a call's tensors live on. pci_bus_id: how other tools know it.
+
+    only: the one target that is run, of those that would run on it; None for the best.
+    """
 
     compute_capability: Capability
     sm_count: int
@@ -20,6 +23,7 @@ class Device:
     index: int = 0
     name: str = ""
     pci_bus_id: str = ""
+    only: Arch | None = None
 
 
 @dataclass(frozen=True)

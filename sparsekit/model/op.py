@@ -60,13 +60,29 @@ class Work:
 
 @dataclass(frozen=True)
 class Case:
-    """One workload: sizes by name, layout options by name, tags, and the seed of its data."""
+    """One workload: sizes by name, layout options by name, tags, and the seed of its data.
+
+    emulated: sizes that take the place of some where the case runs in the emulator, which is slow.
+    """
 
     name: str
     dims: Mapping[str, int]
     tags: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    emulated: Mapping[str, int] = field(default_factory=dict)
+
+    def with_emulated(self, **dims: int) -> Case:
+        """The case with these sizes in the emulator."""
+        return replace(self, emulated=dims)
+
+    def for_emulator(self) -> Case:
+        """The case in the size that the emulator takes."""
+        if not self.emulated:
+            return self
+        changed = ",".join(f"{k}={v}" for k, v in self.emulated.items())
+        dims = {**self.dims, **self.emulated}
+        return replace(self, name=f"{self.name}[{changed}]", dims=dims, emulated={})
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,53 @@ class OutputCheck:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """A fault that the emulator found. check: what was broken: a check's name, deadlock, trap, ...
+
+    block, thread: one that did it, None where no single one did. ptx_line is 0 where there is no
+    single instruction; source is "file:line:column", empty without line info. schedules: under
+    which of them it showed.
+    """
+
+    check: str
+    message: str
+    entry: str
+    block: tuple[int, int, int] | None
+    thread: tuple[int, int, int] | None
+    ptx_line: int
+    instruction: str
+    source: str
+    schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """A basic block of PTX. line, last_line: its own; source: as of Finding."""
+
+    function: str
+    line: int
+    last_line: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which basic blocks of an entry some thread has executed. key: of the artifact."""
+
+    key: str
+    instance: str
+    entry: str
+    blocks: int
+    uncovered: tuple[CodeBlock, ...]
+
+
+@dataclass(frozen=True)
 class VerifyResult:
     """One kernel variant on one case. against: `float64`, a variant, or the kernel itself again.
 
     runs: launches whose outputs were compared. reason: why it was skipped, or what failed.
+    Of an emulated run: its findings and coverage; schedules: under which it ran; reused: how many
+    of its launches were known from the same code on the same data, of another arch for instance.
     """
 
     op: str
@@ -43,6 +86,11 @@ class VerifyResult:
     ok: bool | None = None
     skipped: bool = False
     reason: str | None = None
+    findings: tuple[Finding, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
+    schedules: tuple[str, ...] = ()
+    launches: int = 0
+    reused: int = 0
 
     @property
     def status(self) -> str:
@@ -51,4 +99,5 @@ class VerifyResult:
         return "ok" if self.ok else "FAILED"
 
     def __str__(self) -> str:
-        return f"{self.kernel}:{self.variant} {self.case} against {self.against}"
+        place = f" {self.arch}" if self.schedules and self.arch else ""
+        return f"{self.kernel}:{self.variant}{place} {self.case} against {self.against}"

@@ -150,6 +150,8 @@ def _op_problems(op: Op) -> Iterable[str]:
         for tag in case.tags:
             if tag not in TAGS:
                 yield f"case {case.name!r}: unknown tag {tag!r}; known are {', '.join(TAGS)}"
+        for name in sorted(set(case.emulated) - set(case.dims)):
+            yield f"case {case.name!r}: emulated sets {name!r}, which is no dim of it"
     braces = {t for o in op.outputs for t in o.dtypes if t.startswith("{")}
     scalars = {f"{{{s.name}}}" for s in op.scalars if s.type == "dtype"}
     for name in sorted(braces - scalars):

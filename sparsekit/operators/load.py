@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparsekit import settings as settings_module
 from sparsekit.aot.plan import Planner
-from sparsekit.discover import Catalog
+from sparsekit.discover import Catalog, Choice
 from sparsekit.errors import UsageError
+from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest, parse_archs
 from sparsekit.operators.operator import Operator
 from sparsekit.store.open import open_store
 from sparsekit.toolchain.find import Toolchains
+
+if TYPE_CHECKING:
+    from sparsekit.operators.emulated_driver import EmulatedDriver
+
+DEVICES = ("cuda", "cpu")
 
 
 def load(
     reference: str, *, build: bool = True, cache_dir: Path | None = None,
     kernels: Sequence[Path] = (), note: Callable[[str], None] = warnings.warn,
+    device: str = "cuda", arch: str | None = None, strict: bool = False,
+    without: Iterable[str] = (), lineinfo: bool = False,
 ) -> Operator:  # fmt: skip
     """The operator that the reference means, as a callable with the op's own signature.
 
     reference: `NAME[:VARIANT][@TOOLCHAIN]`. An op leaves the choice of kernel and variant open; a
     kernel or a variant is what runs, or the call is refused. build: compile what is missing, else
     MissingArtifactError names the command. kernels: folders beside the shipped ones. note(text):
-    told of what the user should know (a damaged store, a fallback).
+    told of what the user should know (a damaged store, a fallback). device: `cuda`, or `cpu` to
+    emulate the kernel's PTX on tensors on the CPU, with every check of `strict` and not in
+    `without`; a call in which a fault is found raises FaultError. arch: whose PTX that is, by
+    default the first that a kernel has. lineinfo: built with source lines, for the messages.
     """
+    if device not in DEVICES:
+        raise UsageError(f"device must be cuda or cpu, found {device!r}")
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))
     choices = Catalog(settings.kernel_dirs).resolve([reference])
     ops = {choice.op.name: choice.op for choice in choices}
@@ -33,4 +47,30 @@ def load(
         raise UsageError(f"{reference!r} means several ops, {', '.join(ops)}; name one")
     (op,) = ops.values()
     store = open_store(settings.cache_dir, note)
-    return Operator(op, choices, Planner(Toolchains(settings)), store, build=build, note=note)
+    planner = Planner(Toolchains(settings), lineinfo=lineinfo)
+    driver = None
+    if device == "cpu":
+        driver = _emulated(choices, arch, strict, without)
+    elif arch is not None:
+        raise UsageError("arch goes with device='cpu'; a GPU has its own")
+    return Operator(op, choices, planner, store, build=build, note=note, driver=driver)
+
+
+def _emulated(
+    choices: Sequence[Choice], arch: str | None, strict: bool, without: Iterable[str]
+) -> EmulatedDriver:
+    from sparsekit.emulator import chosen_checks  # numpy is not for those who only have a GPU
+    from sparsekit.operators.emulated_driver import EmulatedDriver
+
+    requests = parse_archs(arch) if arch is not None else (first_arch(choices),)
+    if len(requests) != 1:
+        raise UsageError(f"arch must name one arch, found {arch!r}")
+    (request,) = requests
+    checks = chosen_checks(strict=strict, without=without)
+    return EmulatedDriver(request.capability, request.exact, checks=checks)
+
+
+def first_arch(choices: Sequence[Choice]) -> ArchRequest:
+    """The first compute capability that some kernel has a target for."""
+    known = {a.compute_capability for choice in choices for a in choice.kernel.archs}
+    return ArchRequest(next((c for c in ALL_CAPABILITIES if c in known), ALL_CAPABILITIES[0]))

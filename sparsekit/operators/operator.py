@@ -15,6 +15,7 @@ from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, bind
 from sparsekit.operators.plan import CallPlan, LaunchPlan, plan_call, plan_launch
 from sparsekit.runtime import tensors as torch_tensors
+from sparsekit.runtime.device_driver import DeviceDriver
 from sparsekit.runtime.driver import Driver
 from sparsekit.runtime.loader import Loader
 from sparsekit.runtime.select import Decision
@@ -35,8 +36,11 @@ class Operator:
     def __init__(
         self, op: Op, choices: Sequence[Choice], planner: Planner, store: Store, *,
         build: bool = True, note: Callable[[str], None] = warnings.warn,
+        driver: DeviceDriver | None = None,
     ) -> None:  # fmt: skip
+        """driver: of the device that launches are made on; None for the GPU's, on first use."""
         self.op = op
+        self._driver = driver
         self._acquirer = Acquirer(choices, planner, store, build=build, note=note)
         self._loader: Loader | None = None
         self._devices: dict[int, Device] = {}
@@ -60,17 +64,17 @@ class Operator:
 
     def prepared(self, arguments: Arguments) -> Prepared | None:
         """What the call would run, loaded; None when it has nothing to compute."""
-        key, plan = self._call_plan(arguments, _device(self.op, arguments))
+        key, plan = self._call_plan(arguments, self._torch_device(arguments))
         return None if plan.empty else self._launch_plan(key, plan).prepared
 
     def decisions(self, arguments: Arguments) -> list[Decision]:
         """Every selection decision for the call, up to the one that is taken."""
-        _, plan = self._call_plan(arguments, _device(self.op, arguments))
+        _, plan = self._call_plan(arguments, self._torch_device(arguments))
         return list(self._acquirer.decisions(plan.call))
 
     def run(self, arguments: Arguments) -> dict[str, Any]:
         """Launch; returns the outputs by name, those that the caller gave among them."""
-        device = _device(self.op, arguments)
+        device = self._torch_device(arguments)
         key, plan = self._call_plan(arguments, device)
         outputs = dict(arguments.given)
         with torch_tensors.current(device):
@@ -78,14 +82,14 @@ class Operator:
                 outputs[buffer.name] = torch_tensors.empty(buffer.shape, buffer.dtype, device)
             if not plan.empty:
                 launches = self._launch_plan(key, plan)
-                launches.run({**arguments.inputs, **outputs}, device)
+                launches.run(arguments.inputs, outputs, device)
         return outputs
 
     def _call_plan(self, arguments: Arguments, device: Any) -> tuple[tuple[Any, ...], CallPlan]:
         key = self._key(arguments, device)
         plan = self._call_plans.get(key)
         if plan is None:
-            plan = plan_call(self.op, arguments, self._device(device.index))
+            plan = plan_call(self.op, arguments, self._device(device))
             _keep(self._call_plans, key, plan)
         return key, plan
 
@@ -110,16 +114,22 @@ class Operator:
             *(torch_tensors.signature(t) for t in tensors),
         )  # fmt: skip
 
-    def _device(self, index: int) -> Device:
+    def _device(self, device: Any) -> Device:
+        index = device.index or 0
         if index not in self._devices:
-            torch_tensors.initialise(index)
+            if device.type == "cuda":
+                torch_tensors.initialise(index)
             self._devices[index] = self.loader.driver.device(index)
         return self._devices[index]
+
+    def _torch_device(self, arguments: Arguments) -> Any:
+        kind = self._driver.torch_type if self._driver else "cuda"
+        return _device(self.op, arguments, kind)
 
     @property
     def loader(self) -> Loader:
         if self._loader is None:
-            self._loader = Loader(Driver())
+            self._loader = Loader(self._driver or Driver())
         return self._loader
 
 
@@ -129,7 +139,7 @@ def _keep(plans: dict[tuple[Any, ...], Plan], key: tuple[Any, ...], plan: Plan) 
     plans[key] = plan
 
 
-def _device(op: Op, arguments: Arguments) -> Any:
+def _device(op: Op, arguments: Arguments, kind: str) -> Any:
     """The one device of all tensors. Raises ArgumentError before anything else looks at them."""
     found: dict[Any, str] = {}
     for name, tensor in (*arguments.inputs.items(), *arguments.given.items()):
@@ -139,9 +149,11 @@ def _device(op: Op, arguments: Arguments) -> Any:
         places = ", ".join(f"{name} on {device}" for device, name in found.items())
         raise ArgumentError(f"{op.name}: all tensors must be on one device, found {places}")
     (device,) = found
-    if device.type != "cuda":
+    if device.type != kind:
         (name,) = found.values()
+        wanted = "a CUDA device" if kind == "cuda" else "the CPU"
+        hint = "" if kind == "cpu" else '; sparsekit.load(..., device="cpu") runs there'
         raise ArgumentError(
-            f"{op.name}: tensors must be on a CUDA device, found {name} on {device}"
+            f"{op.name}: tensors must be on {wanted}, found {name} on {device}{hint}"
         )
     return device

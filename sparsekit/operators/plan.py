@@ -13,6 +13,7 @@ from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, checked_call, output_dtype, shape_of
 from sparsekit.runtime import tensors as torch_tensors
+from sparsekit.runtime.device_driver import DeviceDriver
 from sparsekit.runtime.launcher import BoundLaunch
 from sparsekit.runtime.loader import Loader
 from sparsekit.runtime.select import argument_number
@@ -41,20 +42,20 @@ class LaunchPlan:
     """A call's kernel with its launches, loaded and packed but for the addresses."""
 
     prepared: Prepared
+    driver: DeviceDriver
     scratch: tuple[Buffer, ...]
     launches: tuple[BoundLaunch, ...]
 
-    def run(self, tensors: Mapping[str, Any], device: Any) -> None:
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], device: Any) -> None:
         """Launch on the device's current stream."""
         buffers = {b.name: torch_tensors.empty(b.shape, b.dtype, device) for b in self.scratch}
-        addresses = {
-            name: torch_tensors.address(tensor)
-            for name, tensor in (*tensors.items(), *buffers.items())
-            if tensor is not None
-        }
+        present = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        written = {**outputs, **buffers}
+        addresses = self.driver.addresses({**present, **written}, frozenset(written))
         stream = torch_tensors.stream_of(device)
         for launch in self.launches:
             launch(addresses, stream)
+        self.driver.finish()
 
 
 def plan_call(op: Op, arguments: Arguments, device: Device) -> CallPlan:
@@ -102,7 +103,7 @@ def plan_launch(op: Op, call: Call, acquirer: Acquirer, loader: Loader) -> Launc
         launches.append(BoundLaunch(loader.driver, loaded, step.grid, numbers, pointers))
         if scratch_bytes := loaded.record.global_scratch_bytes * _product(step.grid):
             scratch["global_scratch"] = Buffer("global_scratch", (scratch_bytes,), "u8")
-    return LaunchPlan(prepared, tuple(scratch.values()), tuple(launches))
+    return LaunchPlan(prepared, loader.driver, tuple(scratch.values()), tuple(launches))
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -8,7 +8,9 @@ from sparsekit.ptx.cfg import (
     immediate_postdominators,
 )
 from sparsekit.ptx.errors import PtxError
-from sparsekit.ptx.lint import USE_BEFORE_DEFINITION, Finding, lint
+from sparsekit.ptx.finding import Finding
+from sparsekit.ptx.limits import BEYOND_ARCH
+from sparsekit.ptx.lint import USE_BEFORE_DEFINITION, lint
 from sparsekit.ptx.module import (
     Function,
     Instruction,
@@ -18,8 +20,11 @@ from sparsekit.ptx.module import (
     Variable,
 )
 from sparsekit.ptx.parser import parse
+from sparsekit.ptx.partners import NO_PARTNER
 
 __all__ = [
+    "BEYOND_ARCH",
+    "NO_PARTNER",
     "USE_BEFORE_DEFINITION",
     "Block",
     "ControlFlow",

@@ -1,4 +1,4 @@
-"""Faults that can be read off PTX text. Rule `use-before-definition`.
+"""Faults that can be read off PTX text: all rules together, and rule `use-before-definition`.
 
 A register holds nothing until something writes it, and ptxas says nothing of a read before that;
 a compiler that moves an instruction across a definition makes wrong results, not an error.
@@ -25,14 +25,15 @@ writes at all, as one part of a packed value: so a compiler spells a part that n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from sparsekit.ptx.cfg import ControlFlow, control_flow
 from sparsekit.ptx.definedness import maybe_undefined_reads
-from sparsekit.ptx.module import Function, Instruction, Loc, Module
+from sparsekit.ptx.finding import Finding
+from sparsekit.ptx.limits import beyond_arch
+from sparsekit.ptx.module import Function, Instruction, Module
 from sparsekit.ptx.opcodes import ACCUMULATES, scale_d
 from sparsekit.ptx.operands import Register, Vector, registers
+from sparsekit.ptx.partners import unpartnered
 
 USE_BEFORE_DEFINITION = "use-before-definition"
 _CHOICES = frozenset({"selp", "slct"})  # d, a, b, condition: reads a or b
@@ -40,24 +41,11 @@ _PACKED = ("x2", "x4")  # cvt.rn.f16x2.f32 d, a, b
 _PLAIN_CVT_OPERANDS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fault. severity is "error" or "warning"; entry the .entry or .func it stands in.
-
-    line is that of the PTX text, loc that of the source where line information is present.
-    """
-
-    severity: Literal["error", "warning"]
-    rule: str
-    entry: str
-    register: str
-    line: int
-    loc: Loc | None
-    message: str
-
-
 def lint(module: Module) -> tuple[Finding, ...]:
-    """All findings of a module in the order of its text, one per register of a function."""
+    """All findings of a module in the order of its text.
+
+    Of use-before-definition there is one per register of a function.
+    """
     noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
     findings = [
         finding
@@ -65,6 +53,8 @@ def lint(module: Module) -> tuple[Finding, ...]:
         if function.defined
         for finding in _use_before_definition(function, control_flow(function, noreturn))
     ]
+    findings += unpartnered(module)
+    findings += beyond_arch(module)
     return tuple(sorted(findings, key=lambda finding: finding.line))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsekit.check.runs import RunResult
 from sparsekit.report.document import Document, Lines, Table
-from sparsekit.report.units import format_bytes, format_seconds
+from sparsekit.report.units import format_bytes, format_seconds, place_of
 
 
 def run_document(
@@ -21,11 +21,13 @@ def run_document(
     """The launch, its time, the outputs in summary, and the decisions where they are asked for."""
     chosen = f"{result.candidate} {result.toolchain}" if result.candidate else "nothing to compute"
     lines = [
-        f"{result.op}, case {result.case}, on {environment['gpu']}",
+        f"{result.op}, case {result.case}, on {place_of(environment)}",
         f"kernel: {chosen}",
         f"time: {format_seconds(result.time_s)} (median of warm event timings; "
         "sparsekit bench compares times)"
         if result.time_s is not None
+        else "time: not measured, the kernel was emulated"
+        if result.launches
         else "time: nothing was launched",
     ]
     lines += [f"inputs sha256: {inputs_sha256}"] if inputs_sha256 else []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 _STEP = 1024
 
 
@@ -26,3 +29,8 @@ def format_seconds(seconds: float | None) -> str:
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"
+
+
+def place_of(environment: Mapping[str, Any]) -> str:
+    """Where something ran, as `environment()` tells it."""
+    return "the CPU, emulated" if environment.get("emulated") else str(environment["gpu"])

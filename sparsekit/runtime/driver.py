@@ -9,9 +9,9 @@ import ctypes
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sparsekit.errors import GpuError
 from sparsekit.model.call import Device
@@ -42,6 +42,9 @@ class KernelHandle:
 
 class Driver:
     """The driver, initialised. Raises GpuError when there is none, or it refuses."""
+
+    torch_type: Literal["cuda"] = "cuda"
+    runs: Literal["cubin"] = "cubin"
 
     def __init__(self) -> None:
         try:
@@ -133,6 +136,13 @@ class Driver:
             self._cu.cuKernelSetAttribute(attribute, dynamic_bytes, kernel.handle, handle),
             f"asking for {dynamic_bytes} bytes of shared memory",
         )
+
+    def addresses(self, tensors: Mapping[str, Any], written: frozenset[str]) -> dict[str, int]:
+        """Kernels see tensors where they are."""
+        return {name: int(tensor.data_ptr()) for name, tensor in tensors.items()}
+
+    def finish(self) -> None:
+        """Results are in place when the stream has got there."""
 
     def launch_config(
         self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,

@@ -21,13 +21,17 @@ _READINGS = (
 )  # fmt: skip
 
 
-def environment(device: Device) -> dict[str, object]:
-    """GPU, its clocks and power as they are now, versions, command and time; None where unknown."""
+def environment(device: Device | None) -> dict[str, object]:
+    """GPU, its clocks and power as they are now, versions, command and time; None where unknown.
+
+    device: None where kernels are emulated: there is no GPU then, and nothing of one is told.
+    """
     return {
-        "gpu": device.name,
-        "compute_capability": "{}.{}".format(*device.compute_capability),
-        "sm_count": device.sm_count,
-        **_readings(device),
+        "emulated": device is None,
+        "gpu": device.name if device else None,
+        "compute_capability": "{}.{}".format(*device.compute_capability) if device else None,
+        "sm_count": device.sm_count if device else None,
+        **(_readings(device) if device else dict.fromkeys(_READINGS)),
         "versions": {"sparsekit": VERSION, "python": platform.python_version(), **_versions()},
         "command": shlex.join(["sparsekit", *sys.argv[1:]]),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError
 from sparsekit.model.artifact import EntryRecord, Param
-from sparsekit.runtime.driver import Driver
+from sparsekit.runtime.device_driver import DeviceDriver
 from sparsekit.runtime.loader import Loaded
 
 _INTEGERS: dict[str, tuple[Any, int, int]] = {
@@ -40,7 +40,7 @@ class BoundLaunch:
     """
 
     def __init__(
-        self, driver: Driver, loaded: Loaded, grid: Sequence[int],
+        self, driver: DeviceDriver, loaded: Loaded, grid: Sequence[int],
         numbers: Mapping[str, int | float], pointers: Mapping[str, str],
     ) -> None:  # fmt: skip
         record = loaded.record

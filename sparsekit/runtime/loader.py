@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sparsekit.errors import GpuError
 from sparsekit.model.artifact import Artifact, EntryRecord
-from sparsekit.runtime.driver import DEFAULT_SHARED_BYTES, Driver, KernelHandle
+from sparsekit.runtime.device_driver import DeviceDriver
+from sparsekit.runtime.driver import DEFAULT_SHARED_BYTES, KernelHandle
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Loaded:
 class Loader:
     """Entries by artifact, entry and device."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: DeviceDriver) -> None:
         self.driver = driver
         self._loaded: dict[tuple[str, str, int, bool], Loaded] = {}
 
@@ -33,6 +34,7 @@ class Loader:
 
     def _load(self, artifact: Artifact, name: str, device: int, ptx: bool) -> Loaded:
         record = artifact.manifest.entry(name)
+        ptx = ptx or self.driver.runs == "ptx"
         what = f"{artifact.manifest.identity['kernel']} for {artifact.manifest.arch}"
         image = artifact.ptx(name).encode() + b"\0" if ptx else artifact.cubin(name)
         handle = self.driver.load(image, name, f"{what} ({'PTX' if ptx else record.cubin})")

@@ -56,8 +56,12 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
     device = call.device.compute_capability
     for kernel, names in kernels:
         archs = kernel.targets_for(device)
+        only = call.device.only
+        if only is not None:
+            archs = tuple(a for a in archs if a == only)
         if not archs:
-            reason = f"no target of {' '.join(kernel.targets)} runs on {format_capability(device)}"
+            place = only or format_capability(device)
+            reason = f"no target of {' '.join(kernel.targets)} runs on {place}"
             yield Decision(kernel.name, False, reason)
         told: set[tuple[str, str]] = set()
         for arch in archs:

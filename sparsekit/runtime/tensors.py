@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -49,7 +50,26 @@ def alignment(address: int) -> int:
 
 
 def address(tensor: torch.Tensor) -> int:
-    return int(tensor.data_ptr())
+    """Where kernels see the tensor; on the CPU from the start of its storage, which the emulator
+    lays at a multiple of 256 bytes."""
+    return int(tensor.data_ptr()) if tensor.is_cuda else placement(tensor).offset_bytes
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a tensor on the CPU lies: in which storage, and from its first byte to its last."""
+
+    storage_address: int
+    offset_bytes: int
+    span_bytes: int
+
+
+def placement(tensor: torch.Tensor) -> Placement:
+    storage = tensor.untyped_storage().data_ptr()
+    size, last = tensor.element_size(), 0
+    if tensor.numel():
+        last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return Placement(storage, tensor.storage_offset() * size, last * size)
 
 
 def empty(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:
@@ -57,18 +77,23 @@ def empty(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Ten
 
 
 def stream_of(device: torch.device) -> int:
-    """The handle of the device's current stream."""
+    """The handle of the device's current stream; 0 where there are none."""
+    if device.type != "cuda":
+        return 0
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def capturing() -> bool:
     """Whether the current stream is recording a CUDA graph."""
-    return bool(torch.cuda.is_current_stream_capturing())
+    return torch.cuda.is_available() and bool(torch.cuda.is_current_stream_capturing())
 
 
 @contextmanager
 def current(device: torch.device) -> Iterator[None]:
     """Make the device current, its context made; the one that was current is so again after."""
+    if device.type != "cuda":
+        yield
+        return
     with torch.cuda.device(device):
         yield
 
@@ -106,7 +131,7 @@ def signature(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
     """All that a check or a choice may see of a tensor."""
     if tensor is None:
         return None
-    return (tensor.dtype, tensor.shape, tensor.stride(), alignment(tensor.data_ptr()))
+    return (tensor.dtype, tensor.shape, tensor.stride(), alignment(address(tensor)))
 
 
 def facts(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,8 @@ def findings(body: str) -> list[tuple[str, str, int]]:
         f" .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .b16 %h<4>;\n{body}\n}}"
     )
     above = 5
-    return [(f.severity, f.register, f.line - above) for f in lint(parse(text))]
+    found = [f for f in lint(parse(text)) if f.rule == USE_BEFORE_DEFINITION]
+    return [(f.severity, f.register, f.line - above) for f in found]
 
 
 def test_straight_line() -> None:

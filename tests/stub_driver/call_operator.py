@@ -21,13 +21,15 @@ STREAM = 0x5EED
 class Device:
     """A stand-in for torch.device("cuda", index)."""
 
+    type = "cuda"
+
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 def main(request: dict) -> None:
     device = Device(request.get("device", 0))
-    operator_module._device = lambda op, arguments: device
+    operator_module._device = lambda op, arguments, kind: device
     tensors.initialise = lambda index: None
     tensors.current = lambda device: contextlib.nullcontext()
     tensors.capturing = lambda: False

@@ -85,14 +85,28 @@ _COUNTS = ("zero", "full", "hostile")
 _LAYOUTS = ("leading_invalid", "interior", "empty", "duplicates", "trailing")
 _SPECIAL: dict[str, Any] = {"sink": "special", "return_lse": True}
 
+# A multiple of 16 throughout, as in models: the instances that are built by default take them.
+_ALL_16: dict[str, Any] = {"n_cmp": 512}
+
 _SMOKE = (
+    _case("prefill_16", "smoke", 1, 7, 16, 160, 64, **_MIXED, **_ALL_16),
+    _case("prefill_16_counts", "smoke", 1, 7, 16, 160, 0, **_HOSTILE, **_ALL_16),
+    _case("prefill_16_empty", "smoke", 1, 2, 16, 0, 0, topk_idxs_pad=16, **_ALL_16),
+    _case("decode_16", "smoke", 7, 1, 16, 320, 128, **_MIXED, **_ALL_16),
+    _case("decode_16_counts", "smoke", 7, 1, 16, 320, 128, **_HOSTILE, **_ALL_16),
+    _case("decode_16_nan", "smoke", 2, 1, 16, 160, 64, values="nan", **_ALL_16),
+    _case(
+        "decode_16_nan_counts", "smoke", 2, 1, 16, 160, 64, values="nan", counts="full", **_ALL_16
+    ),
     _case("prefill_small", "smoke sanitize", 1, 5, 16, 160, 64, **_MIXED),
     _case("prefill_padded", "smoke sanitize", 2, 4, 20, 161, 50, **_MIXED, **_SPECIAL, **_PADDED),
     _case("prefill_counts", "smoke sanitize", 2, 9, 16, 200, 100, return_lse=True, **_HOSTILE),
     _case("decode_small", "smoke sanitize", 5, 1, 16, 300, 128, **_HOSTILE),
     _case("decode_padded", "smoke sanitize", 9, 1, 20, 301, 100, **_HOSTILE, **_SPECIAL, **_PADDED),
-    _case("prefill_model", "smoke", 1, 64, 64, 640, _WINDOW, n_cmp=2000),
-    _case("decode_model", "smoke", 4, 1, 64, 640, _WINDOW, n_cmp=2000, counts="full"),
+    _case("prefill_model", "smoke", 1, 64, 64, 640, _WINDOW, n_cmp=2000).with_emulated(m=2),
+    _case("decode_model", "smoke", 4, 1, 64, 640, _WINDOW, n_cmp=2000, counts="full").with_emulated(
+        b=2
+    ),
 )
 _CORNERS = [
     *(_pair(f"heads_{h}", 3, h, 150, 70, sink="special", **_MIXED) for h in _HEADS),

@@ -75,13 +75,17 @@ _WIDTHS = (
 )  # fmt: skip
 
 _SMOKE = (
-    _case("small_512", "smoke sanitize", 4, 1500, 16, 512, 300, **_MIXED),
+    _case("small_512", "smoke sanitize", 4, 1500, 16, 512, 300, **_MIXED).with_emulated(
+        s_q=7, h_q=32, topk=520
+    ),
     _case(
         "small_576", "smoke sanitize", 5, 1500, 20, 576, 301, sink="special", **_MIXED, **_PADDED
-    ),
-    _case("length_576", "smoke sanitize", 9, 2500, 64, 576, 333, topk_length="hostile", **_MIXED),
-    _case("v32_64", "smoke", 64, 4096, 128, 576, 2048),
-    _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite"),
+    ).with_emulated(s_q=7, topk=521),
+    _case(
+        "length_576", "smoke sanitize", 9, 2500, 64, 576, 333, topk_length="hostile", **_MIXED
+    ).with_emulated(s_q=4),
+    _case("v32_64", "smoke", 64, 4096, 128, 576, 2048).with_emulated(s_q=1, topk=512),
+    _case("model1_64", "smoke", 64, 4096, 64, 512, 512, sink="finite").with_emulated(s_q=2),
 )
 _SHAPES = (
     *(
@@ -97,9 +101,9 @@ _SHAPES = (
     ),
     *(
         _case(
-            f"length_{h_q}_{d_qk}", "corner", 24, 900, h_q, d_qk, 65, sink="special",
-            topk_length="hostile", **_MIXED,
-        )
+            f"length_{h_q}_{d_qk}", "corner smoke" if h_q == 8 else "corner", 24, 900, h_q, d_qk,
+            65, sink="special", topk_length="hostile", **_MIXED,
+        ).with_emulated(s_q=5)
         for h_q in (8, 64)
         for d_qk in D_QK
     ),
@@ -119,7 +123,12 @@ _VALUES = (
     _case("duplicates", "corner", 16, 600, 16, 512, 200, indices="duplicates"),
     _case("trailing", "corner", 16, 3000, 16, 576, 1152, indices="trailing"),
     _case("nan_listed", "corner", 12, 600, 16, 576, 100, indices="interior", values="nan"),
-    _case("inf_listed", "corner", 12, 600, 16, 512, 100, indices="interior", values="inf"),
+    *(
+        _case(
+            name, "corner smoke", 12, 600, h_q, d_qk, 100, indices="interior", values="inf"
+        ).with_emulated(s_q=2, s_kv=100, topk=20)
+        for name, h_q, d_qk in (("inf_listed", 16, 512), ("inf_listed_576", 32, 576))
+    ),
     _case("scale_zero", "corner", 4, 600, 16, 576, 100, scale=0.0, **_MIXED),
     _case("scale_negative", "corner", 4, 600, 16, 512, 100, scale=-0.7, **_MIXED),
     _case("scale_large", "corner", 4, 600, 16, 512, 100, scale=3.0, **_MIXED),

@@ -1,0 +1,178 @@
+"""Verifying kernels on the CPU, case by case, in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from sparsekit.aot.plan import Planner, Refusal, target_of
+from sparsekit.check.campaign import chosen_cases, load_reference
+from sparsekit.check.emulated import EmulatedSubject, Emulation
+from sparsekit.check.processes import run_in_processes
+from sparsekit.check.verify import make_workload, verify_reference
+from sparsekit.discover import Catalog, Choice
+from sparsekit.emulator import Launches, Schedule
+from sparsekit.model.arch import ALL_CAPABILITIES, Arch, ArchRequest, parse_arch
+from sparsekit.model.op import Case, Op
+from sparsekit.model.results import VerifyResult
+from sparsekit.settings import Settings
+from sparsekit.store.local import Store
+from sparsekit.store.open import open_store
+from sparsekit.toolchain.find import Toolchains
+
+CPU = torch.device("cpu")
+_WORTH_A_PROCESS_FLOP = 5 * 10**8  # some five seconds; a process takes three to start
+
+
+@dataclass(frozen=True)
+class EmulatedKernel:
+    """A kernel variant at an arch, as plain data. reference: one that only it bears."""
+
+    reference: str
+    variant: str
+    target: str
+
+
+@dataclass(frozen=True)
+class CaseTask:
+    """One case with one of its data sets, for all kernels of an op. flop: of all of them."""
+
+    kernels: tuple[EmulatedKernel, ...]
+    case: str
+    probe: str
+    flop: int
+
+    def __str__(self) -> str:
+        return f"case {self.case} ({self.probe})"
+
+
+@dataclass(frozen=True)
+class EmulationPlan:
+    """How to make an Emulation in a process of its own."""
+
+    settings: Settings
+    build: bool
+    only_built: bool
+    lineinfo: bool
+    checks: frozenset[str]
+    schedules: tuple[Schedule, ...]
+
+    def open(self, note: Callable[[str], None]) -> Emulation:
+        return Emulation(
+            Planner(Toolchains(self.settings), lineinfo=self.lineinfo),
+            open_store(self.settings.cache_dir, note), self.build, self.only_built,
+            self.checks, self.schedules,
+            Launches(), note,
+        )  # fmt: skip
+
+
+def requested_targets(
+    choices: Sequence[Choice], requests: Sequence[ArchRequest], planner: Planner
+) -> tuple[list[tuple[Choice, Arch]], list[Refusal]]:
+    """Each choice with the targets that were asked for, and those that it does not have."""
+    targets: list[tuple[Choice, Arch]] = []
+    refused: list[Refusal] = []
+    for choice in choices:
+        for request in requests:
+            target = target_of(choice.kernel, request, planner.toolchain(choice))
+            if isinstance(target, Refusal):
+                refused.append(target)
+            else:
+                targets.append((choice, target))
+    return targets, refused
+
+
+def built_targets(
+    choices: Sequence[Choice], planner: Planner, store: Store
+) -> list[tuple[Choice, Arch]]:
+    """Each choice with the targets for which the store holds one of its default instances."""
+    requests = [ArchRequest(c, named=False) for c in ALL_CAPABILITIES]
+    found, _ = requested_targets(choices, requests, planner)
+    return [
+        (choice, target) for choice, target in found if _is_built(choice, target, planner, store)
+    ]
+
+
+def _is_built(choice: Choice, target: Arch, planner: Planner, store: Store) -> bool:
+    return any(
+        store.has(planner.job(choice, variant, instance, target).key)
+        for variant in choice.variants
+        for instance in choice.kernel.instances
+        if instance.default
+    )
+
+
+def tasks_of(
+    targets: Sequence[tuple[Choice, Arch]], pattern: str | None, tags: Sequence[str]
+) -> list[CaseTask]:
+    """The tasks, longest first. Raises UsageError where an op has no such case."""
+    by_op: dict[str, tuple[Op, list[EmulatedKernel]]] = {}
+    for choice, target in targets:
+        kernels = by_op.setdefault(choice.op.name, (choice.op, []))[1]
+        suffix = f"@{choice.toolchain}" if choice.toolchain else ""
+        for variant in choice.variants:
+            reference = f"{choice.kernel.folder}:{variant}{suffix}"
+            kernels.append(EmulatedKernel(reference, variant, str(target)))
+    tasks = [
+        CaseTask(tuple(kernels), case.name, p, op.work(case.for_emulator()).flop * len(kernels))
+        for op, kernels in by_op.values()
+        for case in chosen_cases(op, pattern, tags)
+        for p in op.probes
+    ]
+    return sorted(tasks, key=lambda task: -task.flop)
+
+
+def run_tasks(
+    plan: EmulationPlan, tasks: Sequence[CaseTask], jobs: int, note: Callable[[str], None]
+) -> Iterator[VerifyResult]:
+    """The results as they come; in this process for one job, or for little to do."""
+    if jobs == 1 or len(tasks) == 1 or sum(task.flop for task in tasks) < _WORTH_A_PROCESS_FLOP:
+        work = CaseWork(plan, note)
+        for task in tasks:
+            yield from work(task)
+        return
+    for _, results in run_in_processes(make_work, (plan,), tasks, jobs):
+        yield from results
+
+
+def make_work(plan: EmulationPlan) -> CaseWork:
+    """The function of a worker process; what it would note, the parent has noted."""
+    torch.set_num_threads(1)
+    return CaseWork(plan, lambda text: None)
+
+
+class CaseWork:
+    """Does tasks; kernels are found, loaded and translated once."""
+
+    def __init__(self, plan: EmulationPlan, note: Callable[[str], None]) -> None:
+        self._emulation = plan.open(note)
+        self._catalog = Catalog(plan.settings.kernel_dirs)
+        self._choices: dict[str, Choice] = {}
+        self._subjects: dict[EmulatedKernel, EmulatedSubject] = {}
+
+    def __call__(self, task: CaseTask) -> list[VerifyResult]:
+        op = self._choice(task.kernels[0]).op
+        reference = load_reference(op)
+        found = op.case(task.case)
+        assert found is not None
+        case: Case = found.for_emulator()
+        workload = make_workload(op, reference, case, task.probe, CPU)
+        subjects = [self._subject(kernel) for kernel in task.kernels]
+        if task.probe != op.probes[0]:  # other values under the same synchronisation
+            subjects = [replace(s, schedules=s.schedules[:1]) for s in subjects]
+        return list(verify_reference(workload, subjects, reference, 1))
+
+    def _choice(self, kernel: EmulatedKernel) -> Choice:
+        if kernel.reference not in self._choices:
+            (self._choices[kernel.reference],) = self._catalog.resolve([kernel.reference])
+        return self._choices[kernel.reference]
+
+    def _subject(self, kernel: EmulatedKernel) -> EmulatedSubject:
+        if kernel not in self._subjects:
+            target = parse_arch(kernel.target)
+            self._subjects[kernel] = self._emulation.subject(
+                self._choice(kernel), kernel.variant, target
+            )
+        return self._subjects[kernel]

@@ -1,0 +1,176 @@
+"""What `verify` asks of the engine: the same checks on a GPU and on the CPU.
+
+torch and numpy are imported here, and only when a verification starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparsekit.cli.emulation import emulated_targets, emulation_here, emulation_plan
+from sparsekit.cli.options import say
+from sparsekit.cli.session import Session
+from sparsekit.discover import Choice
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Op
+from sparsekit.model.results import VerifyResult
+
+Steps = tuple[Iterator[VerifyResult], str | None]
+"""The results as they come, and the sha256 of the user's inputs."""
+_TAGS, _EMULATED_TAGS = ("smoke", "corner"), ("smoke",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the options say, apart from the device."""
+
+    session: Session
+    choices: Sequence[Choice]
+    bases: Sequence[Choice]
+    build: bool
+    repeat: int
+    pattern: str | None
+    tags: Sequence[str]
+    bitwise: bool
+
+
+def on_gpu(request: Request, file: Path | None, scalars: dict[str, str], device: Any) -> Steps:
+    from sparsekit.check.subject import OperatorSubject
+    from sparsekit.operators.operator import Operator
+
+    def subjects(choice: Choice, variant: str) -> list[Any]:
+        only = replace(choice, variants=(variant,))
+        session = request.session
+        operator = Operator(
+            choice.op, [only], session.planner, session.store, build=request.build, note=say
+        )
+        return [OperatorSubject(choice.kernel.name, variant, operator)]
+
+    return _Campaign(request, subjects, device, _TAGS).steps(file, scalars)
+
+
+def on_cpu(
+    request: Request, file: Path | None, scalars: dict[str, str], arch: str | None, *, seeds: int,
+    strict: bool, without: Sequence[str], lineinfo: bool,
+) -> Steps:  # fmt: skip
+    session = request.session
+    plan = emulation_plan(
+        session,
+        build=request.build,
+        only_built=arch is None,
+        lineinfo=lineinfo,
+        strict=strict,
+        without=without,
+        seeds=seeds,
+    )
+    if request.repeat != 1:
+        raise UsageError("--repeat is for a GPU; an emulated run is the same each time")
+    targets = emulated_targets(session, request.choices, arch)
+    from sparsekit.check.emulated_campaign import CPU, run_tasks, tasks_of
+
+    if file is None and not request.bitwise:
+        tags = request.tags or _EMULATED_TAGS
+        tasks = tasks_of(targets, request.pattern, tags)
+        return run_tasks(plan, tasks, session.settings.jobs, say), None
+    emulation = emulation_here(session, plan)
+    archs = {id(choice): [t for c, t in targets if c is choice] for choice in request.choices}
+
+    def subjects(choice: Choice, variant: str) -> list[Any]:
+        every = list(dict.fromkeys(t for _, t in targets))  # of a base that --against names
+        wanted = archs.get(id(choice), every)
+        return [emulation.subject(choice, variant, target) for target in wanted]
+
+    return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file, scalars)
+
+
+@dataclass(frozen=True)
+class _Campaign:
+    """The engine's calls with what the options say.
+
+    subjects(choice, variant): one, or one for each arch.
+    """
+
+    request: Request
+    subjects: Callable[[Choice, str], list[Any]]
+    device: Any
+    default_tags: Sequence[str]
+
+    def steps(self, file: Path | None, scalars: dict[str, str]) -> Steps:
+        if file is not None:
+            return self._on_file(file, scalars)
+        return (self._bitwise() if self.request.bitwise else self._against_float64()), None
+
+    @property
+    def _tags(self) -> Sequence[str]:
+        return self.request.tags or self.default_tags
+
+    def _cases(self, op: Op) -> list[Any]:
+        from sparsekit.check.campaign import chosen_cases
+
+        cases = chosen_cases(op, self.request.pattern, self._tags)
+        return cases if self.device.type == "cuda" else [c.for_emulator() for c in cases]
+
+    def _against_float64(self) -> Iterator[VerifyResult]:
+        from sparsekit.check import campaign
+
+        for op, chosen in _by_op(self.request.choices):
+            subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
+            yield from campaign.against_reference(
+                op, subjects, self._cases(op), self.device, self.request.repeat
+            )
+
+    def _bitwise(self) -> Iterator[VerifyResult]:
+        from sparsekit.check import campaign
+
+        bases = [(c, v) for c in self.request.bases for v in c.variants]
+        if self.request.bases and len(bases) != 1:
+            raise UsageError(
+                "--against must name one variant, as in --against sparse_prefill:noskip"
+            )
+        for op, chosen in _by_op(self.request.choices):
+            pairs = [p for c in chosen for p in self._pairs(c, bases)]
+            yield from campaign.against_bits(
+                op, pairs, self._cases(op), self.device, self.request.repeat,
+                rows=self.request.pattern is None and "smoke" in self._tags,
+            )  # fmt: skip
+
+    def _on_file(self, file: Path, scalars: dict[str, str]) -> Steps:
+        from sparsekit.check import campaign
+        from sparsekit.check.files import load_inputs
+
+        ops = _by_op(self.request.choices)
+        if len(ops) != 1:
+            raise UsageError("--inputs holds the tensors of one op; name it")
+        op, chosen = ops[0]
+        inputs, digest = load_inputs(file, op, scalars, self.device)
+        subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
+        name = f"{file.name}:{digest[:12]}"
+        steps = campaign.on_inputs(op, subjects, inputs, name, self.device, self.request.repeat)
+        return steps, digest
+
+    def _pairs(self, choice: Choice, bases: Sequence[tuple[Choice, str]]) -> list[Any]:
+        """Each variant with its base, and with itself on new buffers; arch by arch."""
+        from sparsekit.check.campaign import Pair
+
+        pairs = []
+        for name in choice.variants:
+            own = self.subjects(choice, name)
+            known = choice.kernel.variant(name)
+            given = [self.subjects(*base) for base in bases]
+            if not bases and known is not None and known.same_bits_as:
+                given = [self.subjects(choice, known.same_bits_as)]
+            for base in given:
+                pairs += [Pair(s, b) for s in own for b in base if s.arch == b.arch]
+            if not bases:
+                pairs += [Pair(s, s) for s in own]
+        return pairs
+
+
+def _by_op(choices: Sequence[Choice]) -> list[tuple[Op, list[Choice]]]:
+    groups: dict[str, tuple[Op, list[Choice]]] = {}
+    for choice in choices:
+        groups.setdefault(choice.op.name, (choice.op, []))[1].append(choice)
+    return list(groups.values())

@@ -1,0 +1,200 @@
+"""PTX ISA, Asynchronous Warpgroup Level Matrix Instructions: wgmma.
+
+Element e of D in lane l of warp w of the group: row 16 w + l / 4 + 8 (e / 2 % 2), column
+2 (l % 4) + e % 2 + 8 (e / 4); A in registers as for mma.sync, a warp having 16 rows. What is read
+of shared memory is read in the async proxy, at once; when it may change again the clocks know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.bulk_moves import note_shared
+from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.isa.mma import ELEMENTS
+from sparsekit.emulator.matrix_operand import chunks_of, element_places, warpgroup_operand
+from sparsekit.emulator.table import Chapter, Matched, unsupported
+from sparsekit.emulator.warpgroups import WARPS_OF_GROUP
+from sparsekit.emulator.writer import Writer, elements_of
+from sparsekit.ptx.operands import Immediate, Operand, Register, Vector
+
+CHAPTER = Chapter("Asynchronous Warpgroup Level Matrix Instructions: wgmma")
+ROWS = 64
+K_BYTES = 32  # of a row of A or B in one instruction
+_SIZES = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+_NAMES = {1: "u1", 2: "u2", 4: "u4"}
+_COLUMNS = range(8, 257, 8)
+
+
+def _shapes(k: int) -> str:
+    return "shape=" + "|".join(f"m{ROWS}n{n}k{k}" for n in _COLUMNS)
+
+
+_PREFIX = "wgmma mma_async sync aligned"
+
+
+@CHAPTER.form(f"{_PREFIX} {_shapes(16)} d=f32|f16 a=f16 b=f16", (7, 8))
+@CHAPTER.form(f"{_PREFIX} {_shapes(16)} d=f32 a=bf16 b=bf16", (7, 8))
+@CHAPTER.form(f"{_PREFIX} {_shapes(8)} d=f32 a=tf32 b=tf32", 6)
+@CHAPTER.form(f"{_PREFIX} {_shapes(32)} d=f32|f16 a=e4m3|e5m2 b=e4m3|e5m2", 6)
+@CHAPTER.form(f"{_PREFIX} {_shapes(32)} satfinite? d=s32 a=s8|u8 b=s8|u8", 4)
+def mma_async(w: Writer, m: Matched) -> None:
+    """D, A, B, scale-d, scale-a, scale-b {, transpose A} {, transpose B}"""
+    target, a, b, scale_d, *rest = m.operands
+    flags = [o.value for o in rest if isinstance(o, Immediate)]
+    if len(flags) != len(rest):
+        raise m.unsupported("a factor or transposition that is no constant")
+    in_registers = isinstance(a, Vector)
+    signs, transposed = flags[:2] or [1, 1], flags[2:]
+    if len(transposed) not in ((1,) if in_registers else (2,)) and _SIZES[m["a"]] == 2:
+        raise m.unsupported("another number of transpositions than matrices in shared memory")
+    if any(s not in (1, -1) for s in signs) or any(t not in (0, 1) for t in transposed):
+        raise m.unsupported("a factor other than 1 and -1, or a transposition other than 0 and 1")
+    transpose_b = transposed[-1] if transposed else 0
+    transpose_a = transposed[0] if len(transposed) == 2 else 0
+    columns = int(re.findall(r"\d+", m["shape"])[1])
+    d = elements_of(target)
+    if len(d) != columns // (4 if m["d"] == "f16" else 2):
+        raise m.unsupported("a result with another number of registers than its shape")
+    kind = {"f32": "f4", "s32": "i4", "f16": "u4"}[m["d"]]
+    how = (columns, m["a"], m["b"], m["d"], signs[0] * signs[1], transpose_a, transpose_b,
+           bool(m["satfinite"]))  # fmt: skip
+    held = "None"
+    if scale_d != Immediate(0):
+        held = "(" + "".join(f"{w.read(e, kind)}, " for e in d) + ")"
+    left = w.read(a, "u8") if not in_registers else ""
+    if in_registers:
+        if len(elements_of(a)) != 4:
+            raise m.unsupported("A in other than 4 registers")
+        left = "(" + "".join(f"{w.read(e, 'u4')}, " for e in elements_of(a)) + ")"
+    slots = (_slots(w, d), _slots(w, elements_of(a)) if in_registers else ())
+    name = w.temp(
+        f"{w.fn(multiply_matrices)}(L, {how!r}, {slots!r}, {held}, {left}, {w.read(b, 'u8')}, "
+        f"{w.read(scale_d, '?')}, {w.mask}, {w.at})"
+    )
+    w.write_all(target, name, kind)
+
+
+def _slots(w: Writer, elements: tuple[Operand, ...]) -> tuple[int, ...]:
+    return tuple(
+        w.code.slots[w.block.function, e.name].index for e in elements if isinstance(e, Register)
+    )
+
+
+def multiply_matrices(
+    c: Convoy, how: Any, slots: Any, held: tuple[Array, ...] | None, a: Any, b: Array,
+    scale_d: Array, mask: Array | None, at: int,
+) -> Array:  # fmt: skip
+    """The registers of D, [registers, lanes]: A B, plus D where scale-d is set."""
+    columns, kind_a, kind_b, kind_d, sign, transpose_a, transpose_b, saturating = how
+    count = columns // 2
+    product = np.zeros((count, c.n), np.float32)
+    for leader in _groups(c, mask, at):
+        rows = c.machine.warpgroups.members(leader)
+        for row in rows.tolist():
+            c.machine.warpgroups.start(row, slots[0], slots[1], at)
+        lanes = (rows[:, None] * WARP + np.arange(WARP) - c.lo).reshape(-1)
+        if isinstance(a, tuple):
+            left = _fragments(a, lanes, kind_a)
+        else:
+            left = _matrix(c, int(a[lanes[0]]), ROWS, kind_a, transpose_a, leader, at)
+        right = _matrix(c, int(b[lanes[0]]), columns, kind_b, transpose_b, leader, at)
+        whole = left @ right.T
+        # [warp, half, l / 4, n8, l % 4, parity] -> [n8, half, parity, warp, l / 4, l % 4]
+        parts = whole.reshape(WARPS_OF_GROUP, 2, 8, columns // 8, 4, 2).transpose(3, 1, 5, 0, 2, 4)
+        product[:, lanes] = parts.reshape(count, -1)
+    if sign < 0:
+        product = -product
+    return _accumulate(product, held, scale_d, kind_d, saturating)
+
+
+def _groups(c: Convoy, mask: Array | None, at: int) -> list[int]:
+    """The first rows of the warpgroups that execute; each must be here as a whole."""
+    warpgroups = c.machine.warpgroups
+    present = set(c.warps(mask).tolist())
+    leaders = sorted({warpgroups.leader(row) for row in present})
+    for leader in leaders:
+        members = warpgroups.members(leader).tolist()
+        whole = present.issuperset(members)
+        if whole and mask is not None:
+            lanes = np.array(members)[:, None] * WARP + np.arange(WARP) - c.lo
+            whole = bool(mask[lanes].all())
+        if not whole:
+            text = "not all threads of a warpgroup execute a wgmma.mma_async together"
+            c.machine.fault("divergence", text, at, leader * WARP)
+    return leaders
+
+
+def _fragments(a: tuple[Array, ...], lanes: Array, kind: str) -> Array:
+    """[64, k] f32 of A in registers."""
+    words = np.stack([register[lanes] for register in a])
+    words = words.reshape(2, 2, WARPS_OF_GROUP, 8, 4).transpose(2, 1, 3, 0, 4)
+    return ELEMENTS[kind](np.ascontiguousarray(words).reshape(ROWS, 8))
+
+
+def _matrix(
+    c: Convoy, descriptor: int, rows: int, kind: str, transposed: int, leader: int, at: int
+) -> Array:
+    """[rows, k] f32 of a matrix in shared memory."""
+    machine, size, thread = c.machine, _SIZES[kind], leader * WARP
+    operand = warpgroup_operand(descriptor)
+    if operand.problem:
+        raise unsupported(machine.code.matched[at].instruction, operand.problem)
+    base = int(machine.shared_base[thread])
+    places = element_places(operand, base, rows, K_BYTES // size, size, bool(transposed))
+    note_shared(
+        c, chunks_of(places, size, bool(transposed)), False, machine.warpgroups.agent(leader), at,
+        thread,
+    )  # fmt: skip
+    return read_matrix(machine.storage.table("shared", size, 1), places, size, ELEMENTS[kind])
+
+
+def read_matrix(table: Array, places: Array, size: int, decode: Callable[[Array], Array]) -> Array:
+    """The elements at places of shared memory, decoded to f32."""
+    bits = table.take(places >> (size.bit_length() - 1), mode="clip")
+    return decode(np.ascontiguousarray(bits).view(np.uint32))
+
+
+def _accumulate(
+    product: Array, held: tuple[Array, ...] | None, scale_d: Array, kind: str, saturating: bool
+) -> Array:
+    if kind == "f16":
+        total = product.reshape(-1, 2, product.shape[1])
+        if held is not None:
+            halves = np.stack(held).view(np.float16).reshape(len(held), -1, 2).transpose(0, 2, 1)
+            total = np.where(scale_d, total + halves.astype(np.float32), total)
+        packed = np.ascontiguousarray(total.astype(np.float16).transpose(0, 2, 1))
+        return packed.view(np.uint32).reshape(len(packed), -1)
+    if kind == "s32":
+        whole = product.astype(np.int64)
+        if held is not None:
+            whole = np.where(scale_d, whole + np.stack(held), whole)
+        if saturating:
+            whole = np.clip(whole, -(1 << 31), (1 << 31) - 1)
+        return whole.astype(np.int32)
+    if held is None:
+        return product
+    return np.where(scale_d, product + np.stack(held), product)
+
+
+@CHAPTER.form("wgmma fence sync aligned", 0)
+def fence(w: Writer, m: Matched) -> None:
+    w.line(f"L.machine.warpgroups.fence(L, {w.mask})")
+
+
+@CHAPTER.form("wgmma commit_group sync aligned", 0)
+def commit_group(w: Writer, m: Matched) -> None:
+    w.line(f"L.machine.warpgroups.commit(L, {w.mask})")
+
+
+@CHAPTER.form("wgmma wait_group sync aligned", 1)
+def wait_group(w: Writer, m: Matched) -> None:
+    count = m.operands[0]
+    if not isinstance(count, Immediate):
+        raise m.unsupported("a number of groups that is no constant")
+    w.line(f"L.machine.warpgroups.wait(L, {w.mask}, {count.value})")

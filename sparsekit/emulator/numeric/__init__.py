@@ -1,0 +1,1 @@
+"""Arithmetic as PTX defines it, on numpy vectors: rounding, narrow formats, integers."""

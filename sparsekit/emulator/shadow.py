@@ -1,0 +1,294 @@
+"""What is known of each cell of shared memory: who wrote and read it last, and when.
+
+A cell is the largest power of two of bytes that no access of the kernel splits. A write or read is
+in order with an earlier write when the accessing warp knows of it (see clocks); a write must
+be in order with all earlier reads too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.clocks import (
+    ATOMIC_AGENT,
+    BARRIER_AGENT,
+    COPY_AGENT,
+    KINDS,
+    WARP_AGENT,
+)
+from sparsekit.emulator.layout import SHARED_START
+
+if TYPE_CHECKING:
+    from sparsekit.emulator.access_log import Bucket
+    from sparsekit.emulator.machine import Machine
+
+
+READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
+_AGENTS = {WRITE: WARP_AGENT, STRONG_WRITE: ATOMIC_AGENT, COPY_WRITE: COPY_AGENT}
+_STRONG = (STRONG_READ, STRONG_WRITE)
+_OF_ORDER = frozenset({"race", "proxy-fence", "copy-proxy-fence", "proxy-overwrite"})
+_PROXY_CHECKS = ("proxy-fence", "copy-proxy-fence", "proxy-overwrite")
+_READS = (READ, STRONG_READ, ASYNC_READ)
+_ASYNC = (ASYNC_READ, ASYNC_WRITE)
+
+
+class SharedShadow:
+    """The shadow of all shared memory of a batch.
+
+    writer: the stamp of the last write, 0 for none; written_at: its instruction; written: what it
+    stored. last_read: the packed time of the last read by any warp; reads: the same by each warp;
+    async_reads: by each other agent.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._clocks = machine.clocks
+        checks = machine.findings.checks
+        self._bounds, self._races = "bounds" in checks, bool(checks & _OF_ORDER)
+        self._uninitialised = "uninitialised" in checks
+        self._cell = machine.code.shared_cell
+        self._shift = self._cell.bit_length() - 1
+        self._cells = machine.storage.shared.size >> self._shift
+        storage = machine.storage
+        self._unit_base: Array = storage.unit_base[::32].astype(np.uint32)  # per row
+        self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
+        self.writer = np.zeros(self._cells, np.int32)
+        self.written_at = np.zeros(self._cells, np.int32)
+        self.written = np.zeros(self._cells, f"V{self._cell}")
+        self.last_read = np.zeros(self._cells, np.int32)
+        self.reads: Array | None = None
+        self.strong_reads: Array | None = None
+        self.async_reads: dict[int, Array] = {}
+        self._proxies = [k for k in ("proxy-fence", "copy-proxy-fence") if k in checks]
+        self._overwrites = "proxy-overwrite" in checks
+
+    def reset(self) -> None:
+        for table in (self.writer, self.last_read, self.reads, self.strong_reads):
+            if table is not None and table.any():
+                table[...] = 0
+        self.async_reads.clear()
+
+    def check(self, bucket: Bucket) -> None:
+        """Check accesses in order with all before, and note them."""
+        self._check_place(bucket)
+        if not (self._races or self._uninitialised):
+            return
+        count = max(bucket.size_bytes >> self._shift, 1)
+        cells: Array = bucket.index >> np.uint32(self._shift)
+        rows = bucket.rows
+        if count > 1:
+            cells = (cells[:, None] + np.arange(count, dtype=np.uint32)).reshape(-1)
+            rows = np.repeat(rows, count)
+        cells = cells.astype(np.intp)
+        if not self._bounds:
+            cells = np.minimum(cells, self._cells - 1)
+        stamps = self.writer.take(cells)
+        agents = bucket.agents() if bucket.kind in _ASYNC else None
+        if agents is not None and self._races:
+            self._check_proxy(bucket, count, cells, rows, stamps)
+        if bucket.kind in _READS:
+            if self._uninitialised and np.count_nonzero(stamps) != stamps.size:
+                self._report_uninitialised(bucket, (stamps == 0).nonzero()[0] // count)
+            if self._races:
+                self._check_order(bucket, count, cells, rows, stamps)
+                if agents is None:
+                    self._note_read(bucket.kind, cells, rows)
+                else:
+                    self._note_async_read(cells, np.repeat(agents, count))
+            return
+        if agents is None:
+            agent = self._clocks.agents_of(rows, _AGENTS[bucket.kind])
+        else:
+            agent = np.repeat(agents, count)
+        new = (agent + self._clocks.stamp()).astype(np.int32)
+        values = bucket.stored(self._cell) if bucket.kind == WRITE and self._races else None
+        if self._races:
+            self._check_order(bucket, count, cells, rows, stamps, values)
+            self._check_reads(bucket, count, cells, rows)
+        self.writer[cells] = new
+        self.written_at[cells] = np.repeat(bucket.instructions(), count)
+        if values is not None:
+            self.written[cells] = values
+        if self._races and bucket.kind != STRONG_WRITE:
+            other = self.writer.take(cells) != new
+            if np.count_nonzero(other):
+                self._report_overwrites(bucket, other, count, cells, values)
+
+    def _report_overwrites(
+        self, bucket: Bucket, late: Array, count: int, cells: Array, values: Array | None
+    ) -> None:
+        """Writes out of order with others; one of the same value is a fault of another kind."""
+        same = np.zeros_like(late)
+        if values is not None:
+            where = late.nonzero()[0]
+            same[where] = self.written[cells[where]] == values[where]
+            same[where] &= self._clocks.kind_of(self.writer[cells[where]]) == WARP_AGENT
+        if np.count_nonzero(same):
+            self._report_races(bucket, same, count, cells, "writes", "same-value-race")
+        different = late & ~same
+        if np.count_nonzero(different):
+            self._report_races(bucket, different, count, cells, "writes")
+
+    def _check_place(self, bucket: Bucket) -> None:
+        machine, size = self._machine, bucket.size_bytes
+        if size > 1 and np.bitwise_or.reduce(bucket.index) & np.uint32(size - 1):
+            at, thread = bucket.origin(int(((bucket.index & np.uint32(size - 1)) != 0).argmax()))
+            text = f"an access of {size} bytes to shared memory that is not aligned to them"
+            machine.findings.add(machine.geometry, "alignment", text, at, thread)
+        if not self._bounds:
+            return
+        inside: Array = bucket.index - self._unit_base[bucket.rows]
+        if machine.cluster_size > 1:
+            far = inside >= self._unit_bytes
+            inside = np.where(far, self._unit_bytes, inside % np.uint32(machine.shared_stride))
+        end = machine.storage.shared_end
+        if int(inside.min()) < SHARED_START or int(inside.max()) + size > end:
+            bad = (inside < SHARED_START) | (inside.astype(np.int64) + size > end)
+            position = int(bad.argmax())
+            at, thread = bucket.origin(position)
+            text = (
+                f"{size} bytes at {int(inside[position]):#x} of shared memory, "
+                f"which is [{SHARED_START:#x}, {end:#x})"
+            )
+            machine.findings.add(machine.geometry, "bounds", text, at, thread)
+
+    def _check_order(
+        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array,
+        values: Array | None = None,
+    ) -> None:  # fmt: skip
+        """Each access against the last write of its cell."""
+        clocks = self._clocks
+        agents = stamps & clocks.agent_mask
+        known = clocks.known.reshape(-1).take(rows * clocks.width + agents)
+        late = stamps > known
+        if not np.count_nonzero(late):
+            return
+        if bucket.kind in _STRONG:
+            late &= clocks.kind_of(agents) != ATOMIC_AGENT
+            if not np.count_nonzero(late):
+                return
+        if bucket.kind in _READS:
+            self._report_races(bucket, late, count, cells, "reads")
+        else:
+            self._report_overwrites(bucket, late, count, cells, values)
+
+    def _check_reads(self, bucket: Bucket, count: int, cells: Array, rows: Array) -> None:
+        """Each write against the earlier reads of its cell by other warps."""
+        clocks = self._clocks
+        for agent, read_at in self.async_reads.items():
+            late = read_at[cells] > clocks.known[rows, agent]
+            if np.count_nonzero(late):
+                self._report_race(bucket, int(late.argmax()), count, cells, "writes", agent)
+        recent = self.last_read.take(cells) > clocks.floors().take(rows)
+        if not np.count_nonzero(recent):
+            return
+        where = recent.nonzero()[0]
+        known = clocks.known[rows[where], : clocks.warps].T
+        tables = (self.reads,) if bucket.kind == STRONG_WRITE else (self.reads, self.strong_reads)
+        for table in tables:
+            if table is None:
+                continue
+            late = table[:, cells[where]] > known
+            if np.count_nonzero(late):
+                warp, position = np.argwhere(late)[0]
+                self._report_race(bucket, int(where[position]), count, cells, "writes", int(warp))
+
+    def _check_proxy(
+        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array
+    ) -> None:
+        """Accesses of the async proxy against generic writes that no proxy fence has made visible.
+
+        Those that nothing orders at all are races, found elsewhere.
+        """
+        kinds = self._proxies if bucket.kind == ASYNC_READ else ["proxy-overwrite"]
+        if not kinds or (bucket.kind == ASYNC_WRITE and not self._overwrites):
+            return
+        clocks = self._clocks
+        hidden = clocks.unfenced(rows, stamps)
+        if not np.count_nonzero(hidden):
+            return
+        agents = stamps & clocks.agent_mask
+        hidden &= stamps <= clocks.known.reshape(-1).take(rows * clocks.width + agents)
+        copied = clocks.kind_of(stamps) == COPY_AGENT
+        for kind in kinds:
+            bad = hidden
+            if bucket.kind == ASYNC_READ:
+                bad = hidden & (copied if kind == "copy-proxy-fence" else ~copied)
+            if np.count_nonzero(bad):
+                does = "reads" if bucket.kind == ASYNC_READ else "overwrites"
+                self._report_races(bucket, bad, count, cells, does, kind)
+
+    def _note_async_read(self, cells: Array, agents: Array) -> None:
+        now = self._clocks.stamp()
+        for agent in np.unique(agents).tolist():
+            table = self.async_reads.get(agent)
+            if table is None:
+                table = self.async_reads[agent] = np.zeros(self._cells, np.int32)
+            table[cells[agents == agent]] = now | agent
+
+    def _note_read(self, kind: int, cells: Array, rows: Array) -> None:
+        name = "reads" if kind == READ else "strong_reads"
+        table = getattr(self, name)
+        if table is None:
+            table = np.zeros((self._clocks.warps, self._cells), np.int32)
+            setattr(self, name, table)
+        now = self._clocks.stamp()
+        self.last_read[cells] = now
+        table.reshape(-1)[self._clocks.warp_of_row[rows] * self._cells + cells] = now
+
+    def _report_uninitialised(self, bucket: Bucket, lanes: Array) -> None:
+        machine = self._machine
+        _, first = np.unique(bucket.instructions()[lanes], return_index=True)
+        for lane in lanes[first].tolist():
+            at, thread = bucket.origin(lane)
+            offset = int(bucket.index[lane]) % machine.storage.shared_stride
+            text = f"reads byte {offset:#x} of shared memory, which nothing has written"
+            machine.findings.add(machine.geometry, "uninitialised", text, at, thread)
+
+    def _report_races(
+        self, bucket: Bucket, late: Array, count: int, cells: Array, does: str, kind: str = "race"
+    ) -> None:
+        """One fault per instruction that is out of order with an earlier write."""
+        positions = late.nonzero()[0]
+        _, first = np.unique(bucket.instructions()[positions // count], return_index=True)
+        for position in positions[first].tolist():
+            self._report_race(bucket, position, count, cells, does, kind=kind)
+
+    def _report_race(
+        self, bucket: Bucket, position: int, count: int, cells: Array, does: str,
+        reader: int | None = None, kind: str = "race",
+    ) -> None:  # fmt: skip
+        at, thread = bucket.origin(position // count)
+        machine = self._machine
+        cell = int(cells[position])
+        offset = (cell << self._shift) % machine.storage.shared_stride
+        if reader is None:
+            line = machine.line(int(self.written_at[cell]))
+            other = f"{self.name_of(int(self.writer[cell]))} wrote in PTX line {line}"
+        else:
+            other = f"{self.name_of(reader)} reads"
+        why = "nothing orders the two"
+        if kind in _PROXY_CHECKS:
+            why = "there is no fence.proxy.async between the two"
+        does = f"{does} in the async proxy" if bucket.kind in _ASYNC else does
+        text = (
+            f"warp {int(machine.geometry.warp[thread])} {does} byte {offset:#x} of shared memory, "
+            f"which {other}, and {why}"
+        )
+        machine.findings.add(machine.geometry, kind, text, at, thread)
+
+    def name_of(self, stamp: int) -> str:
+        """The agent of a stamp for a message."""
+        kind, number = self._clocks.agent(stamp)
+        if kind == BARRIER_AGENT:
+            where = self._machine.mbarriers.place_of(number)
+            return f"a copy that completes on the mbarrier at {where}"
+        return f"{KINDS[kind]} {self._warp(number)}"
+
+    def _warp(self, warp: int) -> str:
+        """A warp of a unit for a message: with its block's rank in a cluster."""
+        rank, number = divmod(warp, self._machine.geometry.shape.warps)
+        return f"{number} of block {rank}" if self._machine.cluster_size > 1 else str(number)

@@ -1,0 +1,206 @@
+"""cvt between all types, against exact numbers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from one_instruction import BYTES, run
+from samples import FORMATS, columns, floats, integers, near, same_float
+from scalar_model import (
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    INF,
+    NAN,
+    TF32,
+    as_integer,
+    clamp,
+    decode,
+    encode,
+    finite,
+    flush,
+    round_integer,
+    saturate,
+)
+
+INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
+FLOATS = ("f16", "bf16", "f32", "f64")
+
+
+def width(kind):
+    return int(kind[1:])
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+def test_between_integers(source):
+    values = integers(width(source))
+    for target in INTEGERS:
+        for sat in ("", ".sat"):
+            (found,) = run(f"cvt{sat}.{target}.{source} d0, a;", [(source, values)], [target])
+            for bits, result in zip(values, found, strict=True):
+                value = as_integer(bits, source)
+                if sat:
+                    value = clamp(value, target)
+                mask = 256 ** BYTES[target] - 1
+                assert result == value & mask, (target, source, sat, hex(bits))
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+def test_from_integers(source):
+    rng = random.Random(1)
+    bits = width(source)
+    values = integers(bits) + [rng.getrandbits(bits) >> rng.randrange(bits) for _ in range(60)]
+    values += [2**k + d for k in range(24, bits) for d in (-1, 0, 1)]
+    for target in FLOATS:
+        form = FORMATS[target]
+        for mode in ("rn", "rz", "rm", "rp"):
+            (found,) = run(f"cvt.{mode}.{target}.{source} d0, a;", [(source, values)], [target])
+            for x, result in zip(values, found, strict=True):
+                wanted = encode(finite(as_integer(x, source)), form, mode)
+                assert result == wanted, (target, source, mode, hex(x), hex(result), hex(wanted))
+
+
+def integer_of(number, mode, source, target):
+    """The ISA's table: clamped; NaN is 0 or the top bit."""
+    size = width(target)
+    if number.kind == NAN:
+        return 1 << (size - 1) if source == "f64" or size == 64 else 0
+    if number.kind == INF:
+        value = -(2**70) if number.negative else 2**70
+    else:
+        value = round_integer(number.value, mode)
+    return clamp(value, target)
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_to_integers(source):
+    form = FORMATS[source]
+    values = floats(form) + near(form, 80)
+    values += [encode(finite(n), form) for n in (127, 128, 255, 256, -1, 2**31, 2**63, -(2**63))]
+    for target in INTEGERS:
+        for mode in ("rni", "rzi", "rmi", "rpi"):
+            (found,) = run(f"cvt.{mode}.{target}.{source} d0, a;", [(source, values)], [target])
+            for x, result in zip(values, found, strict=True):
+                wanted = integer_of(decode(x, form), mode[:2], source, target)
+                assert result == wanted & (256 ** BYTES[target] - 1), (target, mode, hex(x))
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_integers_that_stay_floats(kind):
+    form = FORMATS[kind]
+    values = floats(form) + near(form, 80)
+    for mode in ("rni", "rzi", "rmi", "rpi"):
+        (found,) = run(f"cvt.{mode}.{kind}.{kind} d0, a;", [(kind, values)], [kind])
+        for x, result in zip(values, found, strict=True):
+            number = decode(x, form)
+            if number.kind == "finite":
+                whole = round_integer(number.value, mode[:2])
+                number = finite(whole, number.negative)
+            assert same_float(result, encode(number, form), form), (mode, hex(x), hex(result))
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_between_floats(source):
+    form = FORMATS[source]
+    values = floats(form) + near(form, 60)
+    for target in FLOATS:
+        modes = [""] if target == "f64" or target == source else ["rn", "rz", "rm", "rp"]
+        if target == "f32" and source != "f64":
+            modes = [""]
+        for mode in modes:
+            dotted = f".{mode}" if mode else ""
+            body = f"cvt{dotted}.{target}.{source} d0, a;"
+            (found,) = run(body, [(source, values)], [target])
+            for x, result in zip(values, found, strict=True):
+                wanted = encode(decode(x, form), FORMATS[target], mode or "rn")
+                assert same_float(result, wanted, FORMATS[target]), (body, hex(x), hex(result))
+
+
+def test_modifiers():
+    values = floats(F32) + near(F32, 40)
+    inputs = [("f32", values)]
+    (found,) = run("cvt.sat.f32.f32 d0, a;", inputs, ["f32"])
+    assert found == [encode(saturate(decode(x, F32)), F32) for x in values]
+    (found,) = run("cvt.ftz.f64.f32 d0, a;", inputs, ["f64"])
+    for x, result in zip(values, found, strict=True):
+        wanted = encode(decode(flush(x, F32), F32), FORMATS["f64"])
+        assert same_float(result, wanted, FORMATS["f64"])
+    for kind in ("f16", "bf16"):
+        form = FORMATS[kind]
+        for mode in ("rn", "rz"):
+            (plain,) = run(f"cvt.{mode}.relu.{kind}.f32 d0, a;", inputs, [kind])
+            (limited,) = run(f"cvt.{mode}.satfinite.{kind}.f32 d0, a;", inputs, [kind])
+            for x, relu, limit in zip(values, plain, limited, strict=True):
+                number = decode(x, F32)
+                positive = finite(0) if number.negative and number.kind != NAN else number
+                assert same_float(relu, encode(positive, form, mode), form), hex(x)
+                assert same_float(limit, encode(number, form, mode, satfinite=True), form), hex(x)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_two_singles_to_a_pair(kind):
+    rng = random.Random(2)
+    values = floats(F32) + near(F32, 100)
+    rows = [(rng.choice(values), rng.choice(values)) for _ in range(300)]
+    form = FORMATS[kind]
+    inputs = [("f32", c) for c in columns(rows)]
+    for mode in ("rn", "rz"):
+        (found,) = run(f"cvt.{mode}.{kind}x2.f32 d0, a, b;", inputs, ["b32"])
+        for (a, b), result in zip(rows, found, strict=True):
+            assert same_float(result >> 16, encode(decode(a, F32), form, mode), form)
+            assert same_float(result & 0xFFFF, encode(decode(b, F32), form, mode), form)
+
+
+def test_tf32():
+    values = floats(F32) + near(F32, 100)
+    for mode in ("rna", "rn", "rz"):
+        (found,) = run(f"cvt.{mode}.tf32.f32 d0, a;", [("f32", values)], ["b32"])
+        for x, result in zip(values, found, strict=True):
+            number = decode(x, F32)
+            if number.kind == NAN:
+                assert result & 0x7FFFFFFF > 0x7F800000
+            else:
+                assert result == encode(number, TF32, mode) << 13, (mode, hex(x), hex(result))
+
+
+@pytest.mark.parametrize(("kind", "form"), [("e4m3", E4M3), ("e5m2", E5M2)])
+def test_fp8(kind, form):
+    rng = random.Random(3)
+    values = (
+        floats(F32) + near(F32, 100) + [encode(finite(n), F32) for n in (448, 464, 57344, 61440)]
+    )
+    rows = [(rng.choice(values), rng.choice(values)) for _ in range(300)]
+    inputs = [("f32", c) for c in columns(rows)]
+    (found,) = run(f"cvt.rn.satfinite.{kind}x2.f32 d0, a, b;", inputs, ["b16"])
+    for (a, b), result in zip(rows, found, strict=True):
+        for x, byte in ((a, result >> 8), (b, result & 0xFF)):
+            wanted = encode(decode(x, F32), form, satfinite=True)
+            assert byte == wanted, (hex(x), hex(byte), hex(wanted))
+    halves = [rng.getrandbits(32) for _ in range(200)]
+    (found,) = run(f"cvt.rn.satfinite.{kind}x2.f16x2 d0, a;", [("b32", halves)], ["b16"])
+    for x, result in zip(halves, found, strict=True):
+        for half, byte in ((x >> 16, result >> 8), (x & 0xFFFF, result & 0xFF)):
+            assert byte == encode(decode(half, F16), form, satfinite=True)
+    pairs = list(range(0, 65536, 7))
+    (found,) = run(f"cvt.rn.f16x2.{kind}x2 d0, a;", [("b16", pairs)], ["b32"])
+    for x, result in zip(pairs, found, strict=True):
+        for byte, half in ((x >> 8, result >> 16), (x & 0xFF, result & 0xFFFF)):
+            assert same_float(half, encode(decode(byte, form), F16), F16)
+
+
+def test_pack():
+    rng = random.Random(4)
+    rows = [(rng.getrandbits(32) >> rng.randrange(32), rng.getrandbits(20), rng.getrandbits(32))
+            for _ in range(100)]  # fmt: skip
+    inputs = [("b32", c) for c in columns(rows)]
+    for kind in ("u16", "s16"):
+        (found,) = run(f"cvt.pack.sat.{kind}.s32 d0, a, b;", inputs, ["b32"])
+        for (a, b, _), result in zip(rows, found, strict=True):
+            high, low = (clamp(as_integer(x, "s32"), kind) & 0xFFFF for x in (a, b))
+            assert result == high << 16 | low
+    (found,) = run("cvt.pack.sat.s8.s32.b32 d0, a, b, c;", inputs, ["b32"])
+    for (a, b, c), result in zip(rows, found, strict=True):
+        high, low = (clamp(as_integer(x, "s32"), "s8") & 0xFF for x in (a, b))
+        assert result == (c << 16 | high << 8 | low) & 0xFFFFFFFF

@@ -1,0 +1,410 @@
+"""f32, f64, f16 and bf16 arithmetic against exact fractions, rounded as the format says."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+
+import pytest
+from one_instruction import run
+from samples import FORMATS, columns, f32_bits, floats, near, pairs, same_float, triples
+from scalar_model import (
+    NAN,
+    add,
+    decode,
+    divide,
+    encode,
+    equal,
+    extreme,
+    finite,
+    flush,
+    fma,
+    less,
+    multiply,
+    saturate,
+    square_root,
+)
+
+MODES = ("rn", "rz", "rm", "rp")
+
+
+def check(body, kind, rows, model, out=None, declare="", close=None):
+    """model: bit patterns to a bit pattern. close(found, wanted): for what is approximate."""
+    inputs = [(kind, c) for c in columns(rows)]
+    out = out or kind
+    (found,) = run(body, inputs, [out], declare)
+    form = FORMATS.get(out)
+    for row, result in zip(rows, found, strict=True):
+        wanted = model(*row)
+        if close is not None:
+            ok = close(result, wanted)
+        else:
+            ok = same_float(result, wanted, form) if form else result == wanted
+        assert ok, f"{body} {[hex(x) for x in row]}: {result:#x}, not {wanted:#x}"
+
+
+def rounded(kind, exact, mode="rn", ftz=False, sat=False):
+    """The model of an instruction: exact takes Numbers."""
+    form = FORMATS[kind]
+
+    def model(*row):
+        bits = [flush(b, form) for b in row] if ftz else row
+        result = exact(*(decode(b, form) for b in bits))
+        found = encode(result, form, mode)
+        if ftz:
+            found = flush(found, form)
+        return encode(saturate(decode(found, form)), form) if sat else found
+
+    return model
+
+
+def rows_of(kind, arity, count=120):
+    form = FORMATS[kind]
+    rng = random.Random(arity)
+    close = [tuple(rng.choice(near(form, 40, s)) for s in range(arity)) for _ in range(count)]
+    if arity == 2:
+        return pairs(floats(form)[::3], count, form.bits) + close
+    return triples(floats(form), count, form.bits) + close
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_add_sub_mul_fma(kind, mode):
+    rows = rows_of(kind, 2)
+    check(f"add.{mode}.{kind} d0, a, b;", kind, rows,
+          rounded(kind, lambda a, b: add(a, b, mode), mode))  # fmt: skip
+    check(f"sub.{mode}.{kind} d0, a, b;", kind, rows,
+          rounded(kind, lambda a, b: add(a, -b, mode), mode))  # fmt: skip
+    check(f"mul.{mode}.{kind} d0, a, b;", kind, rows, rounded(kind, multiply, mode))
+    check(f"fma.{mode}.{kind} d0, a, b, c;", kind, rows_of(kind, 3),
+          rounded(kind, lambda a, b, c: fma(a, b, c, mode), mode))  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_div_sqrt_rcp(kind, mode):
+    check(f"div.{mode}.{kind} d0, a, b;", kind, rows_of(kind, 2), rounded(kind, divide, mode))
+    one = [(b,) for b in floats(FORMATS[kind]) + near(FORMATS[kind], 100)]
+    check(f"sqrt.{mode}.{kind} d0, a;", kind, one, rounded(kind, square_root, mode))
+    check(
+        f"rcp.{mode}.{kind} d0, a;", kind, one,
+        rounded(kind, lambda a: divide(finite(1), a), mode),
+    )  # fmt: skip
+
+
+def test_flushing_and_saturation():
+    rows = rows_of("f32", 2)
+    for op, exact in (("add", add), ("mul", multiply)):
+        check(f"{op}.ftz.f32 d0, a, b;", "f32", rows, rounded("f32", exact, ftz=True))
+        check(f"{op}.sat.f32 d0, a, b;", "f32", rows, rounded("f32", exact, sat=True))
+        check(f"{op}.ftz.sat.f32 d0, a, b;", "f32", rows, rounded("f32", exact, ftz=True, sat=True))
+    check("fma.rn.ftz.f32 d0, a, b, c;", "f32", rows_of("f32", 3), rounded("f32", fma, ftz=True))
+    check("sub.ftz.f32 d0, a, b;", "f32", rows, rounded("f32", lambda a, b: add(a, -b), ftz=True))
+
+
+def test_fma_never_rounds_twice():
+    """Sums whose double-precision value lies half way between two floats, or next to it."""
+    rng = random.Random(9)
+    rows = []
+    for _ in range(600):
+        a = f32_bits(1 + rng.getrandbits(23) / 2**23)
+        b = f32_bits(1 + rng.getrandbits(12) / 2**12)
+        c = f32_bits(
+            math.ldexp(1 + rng.getrandbits(3) / 8, rng.choice([-30, -29, -28, -54, 24, 25]))
+        )
+        rows.append((a, b, c ^ rng.getrandbits(1) << 31))
+    tiny = [(f32_bits(2.0**-63 * (1 + i / 64)), f32_bits(2.0**-75 * 1.5), i) for i in range(64)]
+    check("fma.rn.f32 d0, a, b, c;", "f32", rows + tiny, rounded("f32", fma))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_neg_abs_copysign_testp(kind):
+    form = FORMATS[kind]
+    sign = 1 << (form.bits - 1)
+    one = [(b,) for b in floats(form)]
+    check(f"neg.{kind} d0, a;", kind, one, lambda a: a ^ sign)
+    check(f"abs.{kind} d0, a;", kind, one, lambda a: a & ~sign)
+    two = pairs(floats(form)[::5], 10, form.bits)
+    check(f"copysign.{kind} d0, a, b;", kind, two, lambda a, b: (b & ~sign) | (a & sign))
+    top = (2**form.exponent_bits - 1) << form.mantissa_bits
+    tests = {
+        "finite": lambda m: m < top, "infinite": lambda m: m == top, "number": lambda m: m <= top,
+        "notanumber": lambda m: m > top, "normal": lambda m: 1 << form.mantissa_bits <= m < top,
+        "subnormal": lambda m: 0 < m < 1 << form.mantissa_bits,
+    }  # fmt: skip
+    for name, model in tests.items():
+        check(
+            f"testp.{name}.{kind} d0, a;", kind, one, lambda a, f=model: int(f(a & ~sign)), "pred"
+        )
+
+
+def test_extremes():
+    form = FORMATS["f32"]
+    rows = rows_of("f32", 2)
+    threes = rows_of("f32", 3)
+
+    def chosen(*row, largest, nan, signs=False):
+        numbers = [decode(b, form) for b in row]
+        if signs:
+            numbers = [-n if n.negative else n for n in numbers]
+        result = numbers[0]
+        for n in numbers[1:]:
+            result = extreme(result, n, largest, nan)
+        bits = encode(result, form)
+        if signs and result.kind != NAN:
+            for b in row:
+                bits ^= b & 1 << 31
+        return bits
+
+    for op, largest in (("min", False), ("max", True)):
+        for suffix, nan in (("", False), (".NaN", True)):
+            for rs, names in ((rows, "a, b"), (threes, "a, b, c")):
+                check(
+                    f"{op}{suffix}.f32 d0, {names};", "f32", rs,
+                    lambda *row, g=largest, n=nan: chosen(*row, largest=g, nan=n),
+                )  # fmt: skip
+            check(
+                f"{op}{suffix}.xorsign.abs.f32 d0, a, b;", "f32", rows,
+                lambda *row, g=largest, n=nan: chosen(*row, largest=g, nan=n, signs=True),
+            )  # fmt: skip
+        check(
+            f"{op}.f64 d0, a, b;", "f64", rows_of("f64", 2),
+            lambda a, b, g=largest: encode(
+                extreme(decode(a, FORMATS["f64"]), decode(b, FORMATS["f64"]), g, False),
+                FORMATS["f64"],
+            ),
+        )  # fmt: skip
+
+
+def ulps(bits: int) -> int:
+    return bits if bits < 1 << 31 else (1 << 31) - bits
+
+
+def within(count, form):
+    """At most so many representable numbers apart."""
+
+    def close(found, wanted):
+        if same_float(found, wanted, form):
+            return True
+        return abs(ulps(found) - ulps(wanted)) <= count
+
+    return close
+
+
+def test_approximations():
+    """Against the mathematical function, within the error that the ISA gives (2^-20 and better)."""
+    form = FORMATS["f32"]
+    values = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, 10.25, -7.5, 1e-3, 100.0, 1e-30, 3e38, -3e38]
+    values += [random.Random(7).uniform(-20, 20) for _ in range(100)]
+    one = [(f32_bits(v),) for v in values] + [(b,) for b in (0x7F800000, 0xFF800000, 0x7FC00000)]
+
+    def model(function):
+        def apply(a):
+            x = struct.unpack("<f", struct.pack("<I", a))[0]
+            try:
+                return f32_bits(function(x))
+            except (ValueError, OverflowError):
+                return special(function, x)
+
+        return apply
+
+    def special(function, x):
+        if math.isnan(x):
+            return 0x7FFFFFFF
+        name = getattr(function, "__name__", "")
+        table = {
+            "reciprocal": lambda: 0x7F800000 if math.copysign(1, x) > 0 else 0xFF800000,
+            "reciprocal_root": lambda: (0x7F800000 | f32_bits(x)) if x == 0 else 0x7FFFFFFF,
+            "log2": lambda: 0xFF800000 if x == 0 else 0x7FFFFFFF,
+            "power": lambda: 0x7F800000,
+        }
+        return table[name]() if name in table else 0x7FFFFFFF
+
+    def reciprocal(x):
+        if x == 0:
+            raise ValueError
+        return 1 / x
+
+    def reciprocal_root(x):
+        if x <= 0:
+            raise ValueError
+        return 1 / math.sqrt(x)
+
+    def power(x):
+        return 0.0 if x < -1000 else 2.0**x
+
+    def log2(x):
+        return math.log2(x)
+
+    close = within(4, form)
+    check("rcp.approx.f32 d0, a;", "f32", one, model(reciprocal), close=close)
+    check("rsqrt.approx.f32 d0, a;", "f32", one, model(reciprocal_root), close=close)
+    check("sqrt.approx.f32 d0, a;", "f32", one, rounded("f32", square_root), close=close)
+    check("ex2.approx.f32 d0, a;", "f32", one, model(power), close=close)
+    check("lg2.approx.f32 d0, a;", "f32", one, model(log2), close=close)
+    small = [(f32_bits(random.Random(k).uniform(-3, 3)),) for k in range(60)]
+    for name in ("sin", "cos", "tanh"):
+        check(f"{name}.approx.f32 d0, a;", "f32", small, model(getattr(math, name)), close=close)
+    rows = pairs([f32_bits(v) for v in values if abs(v) < 1e30], 0, 32)
+    check("div.full.f32 d0, a, b;", "f32", rows, rounded("f32", divide), close=close)
+    check("div.approx.f32 d0, a, b;", "f32", rows, rounded("f32", divide), close=close)
+    huge = [(f32_bits(1e38), f32_bits(1.7e38)), (f32_bits(1.0), f32_bits(-3e38))]
+    check("div.approx.f32 d0, a, b;", "f32", huge, lambda a, b: (a ^ b) & 1 << 31)
+
+
+def test_approximate_doubles():
+    rows = [(b,) for b in near(FORMATS["f64"], 60)]
+
+    def model(a):
+        x = struct.unpack("<d", struct.pack("<Q", a & ~0xFFFFFFFF))[0]
+        return struct.unpack("<Q", struct.pack("<d", 1 / x))[0]
+
+    check(
+        "rcp.approx.ftz.f64 d0, a;", "f64", rows, model,
+        close=lambda f, w: abs((f >> 32) - (w >> 32)) <= 1 and f & 0xFFFFFFFF == 0,
+    )  # fmt: skip
+
+
+def pack2(low, high, bits):
+    return low | high << bits
+
+
+def test_pairs_of_singles():
+    form = FORMATS["f32"]
+    twos, threes = rows_of("f32", 2, 60), rows_of("f32", 3, 60)
+    for op, exact, rows in (("add", add, twos), ("mul", multiply, twos), ("fma", fma, threes)):
+        half = len(rows) // 2
+        both = [
+            tuple(pack2(x, y, 32) for x, y in zip(first, second, strict=True))
+            for first, second in zip(rows[:half], rows[half : 2 * half], strict=True)
+        ]
+        names = ", ".join("abc"[: len(rows[0])])
+        mode = ".rn" if op == "fma" else ""
+        inputs = [("b64", c) for c in columns(both)]
+        (found,) = run(f"{op}{mode}.f32x2 d0, {names};", inputs, ["b64"])
+        model = rounded("f32", exact)
+        for row, result in zip(both, found, strict=True):
+            for shift in (0, 32):
+                wanted = model(*(x >> shift & 0xFFFFFFFF for x in row))
+                assert same_float(result >> shift & 0xFFFFFFFF, wanted, form)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_halves(kind):
+    rows, threes = rows_of(kind, 2, 200), rows_of(kind, 3, 300)
+    check(f"add.{kind} d0, a, b;", kind, rows, rounded(kind, add))
+    check(f"sub.{kind} d0, a, b;", kind, rows, rounded(kind, lambda a, b: add(a, -b)))
+    check(f"mul.{kind} d0, a, b;", kind, rows, rounded(kind, multiply))
+    check(f"fma.rn.{kind} d0, a, b, c;", kind, threes, rounded(kind, fma))
+    form = FORMATS[kind]
+
+    def relu(a, b, c):
+        n = fma(decode(a, form), decode(b, form), decode(c, form))
+        return encode(finite(0) if n.negative and n.kind != NAN else n, form)
+
+    check(f"fma.rn.relu.{kind} d0, a, b, c;", kind, threes, relu)
+    for op, largest in (("min", False), ("max", True)):
+        for suffix, nan in (("", False), (".NaN", True)):
+            check(
+                f"{op}{suffix}.{kind} d0, a, b;", kind, rows,
+                lambda a, b, g=largest, n=nan: encode(
+                    extreme(decode(a, form), decode(b, form), g, n), form
+                ),
+            )  # fmt: skip
+    sign = 1 << 15
+    one = [(b,) for b in floats(form)]
+    check(f"neg.{kind} d0, a;", kind, one, lambda a: a ^ sign)
+    check(f"abs.{kind} d0, a;", kind, one, lambda a: a & ~sign)
+    if kind == "f16":
+        check("add.ftz.f16 d0, a, b;", kind, rows, rounded(kind, add, ftz=True))
+        check("mul.sat.f16 d0, a, b;", kind, rows, rounded(kind, multiply, sat=True))
+
+
+@pytest.mark.parametrize("kind", ["f16x2", "bf16x2"])
+def test_pairs_of_halves(kind):
+    single = kind.removesuffix("x2")
+    form = FORMATS[single]
+    rows = rows_of(single, 2, 100)
+    both = [
+        (pack2(a, c, 16), pack2(b, d, 16))
+        for (a, b), (c, d) in zip(rows, reversed(rows), strict=True)
+    ]
+    inputs = [("b32", c) for c in columns(both)]
+    for op, exact in (("add", add), ("mul", multiply)):
+        (found,) = run(f"{op}.{kind} d0, a, b;", inputs, ["b32"])
+        for (a, b), result in zip(both, found, strict=True):
+            for s in (0, 16):
+                wanted = rounded(single, exact)(a >> s & 0xFFFF, b >> s & 0xFFFF)
+                assert same_float(result >> s & 0xFFFF, wanted, form)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_mixed_precision(kind):
+    half, single = FORMATS[kind], FORMATS["f32"]
+    rng = random.Random(3)
+    halves, singles = floats(half) + near(half, 60), floats(single) + near(single, 60)
+    rows = [(rng.choice(halves), rng.choice(halves), rng.choice(singles)) for _ in range(300)]
+    inputs = list(zip((kind, kind, "f32"), columns(rows), strict=True))
+    for mode in MODES:
+        (found,) = run(f"fma.{mode}.f32.{kind} d0, a, b, c;", inputs, ["f32"])
+        (sums,) = run(f"add.{mode}.f32.{kind} d0, a, c;", inputs, ["f32"])
+        for (a, b, c), result, total in zip(rows, found, sums, strict=True):
+            x, y, z = decode(a, half), decode(b, half), decode(c, single)
+            assert same_float(result, encode(fma(x, y, z, mode), single, mode), single)
+            assert same_float(total, encode(add(x, z, mode), single, mode), single)
+
+
+COMPARISONS = {
+    "eq": lambda a, b: equal(a, b), "ne": lambda a, b: not equal(a, b), "lt": less,
+    "le": lambda a, b: not less(b, a), "gt": lambda a, b: less(b, a),
+    "ge": lambda a, b: not less(a, b),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
+def test_comparisons(kind):
+    form = FORMATS[kind]
+    rows = rows_of(kind, 2, 40)
+
+    def ordered(comparison, unordered):
+        def model(a, b):
+            x, y = decode(a, form), decode(b, form)
+            if NAN in (x.kind, y.kind):
+                return int(unordered)
+            return int(COMPARISONS[comparison](x, y))
+
+        return model
+
+    for name in COMPARISONS:
+        check(f"setp.{name}.{kind} d0, a, b;", kind, rows, ordered(name, False), "pred")
+        check(f"setp.{name}u.{kind} d0, a, b;", kind, rows, ordered(name, True), "pred")
+
+    def both_numbers(a, b):
+        return int(NAN not in (decode(a, form).kind, decode(b, form).kind))
+
+    check(f"setp.num.{kind} d0, a, b;", kind, rows, both_numbers, "pred")
+    check(f"setp.nan.{kind} d0, a, b;", kind, rows, lambda a, b: 1 - both_numbers(a, b), "pred")
+    if kind in ("f32", "f64"):
+        check(
+            f"set.lt.u32.{kind} d0, a, b;", kind, rows,
+            lambda a, b: 0xFFFFFFFF * ordered("lt", False)(a, b), "b32",
+        )  # fmt: skip
+        check(
+            f"set.geu.f32.{kind} d0, a, b;", kind, rows,
+            lambda a, b: 0x3F800000 * ordered("ge", True)(a, b), "f32",
+        )  # fmt: skip
+
+
+def test_numbers_are_what_the_model_says():
+    """The model itself, on numbers that need no rounding."""
+    rng = random.Random(11)
+    for _ in range(300):
+        x, y = rng.uniform(-9, 9), rng.uniform(-9, 9)
+        a, b = (
+            decode(struct.unpack("<Q", struct.pack("<d", v))[0], FORMATS["f64"]) for v in (x, y)
+        )
+        for result, wanted in ((add(a, b), x + y), (multiply(a, b), x * y), (divide(a, b), x / y)):
+            bits = encode(result, FORMATS["f64"])
+            assert struct.unpack("<d", struct.pack("<Q", bits))[0] == wanted
+    assert struct.unpack("<f", struct.pack("<I", encode(finite(3), FORMATS["f32"])))[0] == 3.0

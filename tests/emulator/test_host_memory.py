@@ -1,0 +1,139 @@
+"""Host memory in the emulator, and launches that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparsekit.emulator import CHECKS, HostMemory, Launches, Memory, Piece, Schedule
+from sparsekit.errors import ArgumentError
+
+PTX = """.version 8.0
+.target {target}
+.address_size 64
+.visible .entry add(.param .u64 x, .param .u64 y, .param .u32 step)
+{{
+	.reg .b32 %r<5>; .reg .b64 %rd<6>;
+	ld.param.u64 %rd1, [x];
+	ld.param.u64 %rd2, [y];
+	ld.param.u32 %r1, [step];
+	mov.u32 %r2, %tid.x;
+	mul.wide.u32 %rd3, %r2, 4;
+	add.s64 %rd4, %rd1, %rd3;
+	add.s64 %rd5, %rd2, %rd3;
+	ld.global.u32 %r3, [%rd4];
+	add.u32 %r4, %r3, %r1;
+	st.global.u32 [%rd5], %r4;
+	ret;
+}}
+"""
+OPTIONS = {"shared_bytes": 0, "cluster": (1, 1, 1), "schedule": Schedule(), "checks": None}
+
+
+def piece(name: str, array: np.ndarray, first: int, count: int, written: bool) -> Piece:
+    return Piece(name, array.ctypes.data, 4 * first, 4 * count, written)
+
+
+def run(
+    memory: Memory, host: HostMemory, launches: Launches, target: str = "sm_80", step: int = 5,
+    **options,
+):  # fmt: skip
+    params = b"".join(host.addresses[n].to_bytes(8, "little") for n in ("x", "y"))
+    return launches.launch(
+        PTX.format(target=target), "add", (1, 1, 1), 32, params + step.to_bytes(4, "little"),
+        memory, **{**OPTIONS, **options},
+    )  # fmt: skip
+
+
+def test_in_and_out():
+    source, target = np.arange(64, dtype=np.uint32), np.full(64, 99, np.uint32)
+    memory = Memory()
+    host = HostMemory(memory, [piece("x", source, 10, 32, False), piece("y", target, 3, 40, True)])
+    report, reused = run(memory, host, Launches())
+    assert report.ok
+    assert not reused
+    assert (target == 99).all()  # nothing is written before it is asked for
+    host.copy_out()
+    assert target[3:35].tolist() == (source[10:42] + 5).tolist()
+    assert (target[:3] == 99).all()
+    assert (target[35:] == 99).all()  # what the kernel did not write, bounds or not
+
+
+def test_an_address_keeps_its_place_in_the_buffer():
+    array = np.zeros(1000, np.uint32)
+    host = HostMemory(Memory(), [piece("x", array, 70, 5, False), piece("y", array, 300, 5, True)])
+    assert (host.addresses["x"] - 4 * 70) % 256 == 0
+    assert host.addresses["y"] - host.addresses["x"] == 4 * 230
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_pieces_may_overlap(order):
+    """In place: x is read, y is the same memory and may be written."""
+    array = np.arange(40, dtype=np.uint32)
+    pieces = [piece("x", array, 0, 32, False), piece("y", array, 0, 32, True)]
+    memory = Memory()
+    host = HostMemory(memory, [pieces[i] for i in order])
+    report, _ = run(memory, host, Launches())
+    assert report.faults == ()
+    host.copy_out()
+    assert array.tolist() == [*range(5, 37), *range(32, 40)]
+
+
+def test_the_bounds_are_those_of_the_piece():
+    array, out = np.zeros(64, np.uint32), np.zeros(64, np.uint32)
+    for short in ("x", "y"):
+        memory = Memory()
+        counts = {"x": 32, "y": 32, short: 31}
+        host = HostMemory(
+            memory,
+            [piece("x", array, 0, counts["x"], False), piece("y", out, 0, counts["y"], True)],
+        )
+        report, _ = run(memory, host, Launches())
+        (fault,) = report.faults
+        assert fault.kind == "bounds"
+        assert f"0 bytes past the end of {short}" in fault.message
+        assert report.stopped
+
+
+def test_too_large():
+    with pytest.raises(ArgumentError, match="the emulator takes"):
+        HostMemory(Memory(), [Piece("x", 0, 0, 1 << 40, False)])
+
+
+def prepared(source: np.ndarray, target: np.ndarray) -> tuple[Memory, HostMemory]:
+    memory = Memory()
+    return memory, HostMemory(
+        memory, [piece("x", source, 0, 32, False), piece("y", target, 0, 32, True)]
+    )
+
+
+def test_the_same_launch_is_known_whatever_the_target():
+    launches = Launches()
+    source = np.arange(32, dtype=np.uint32)
+    results = []
+    for target in ("sm_80", "sm_90a"):
+        out = np.zeros(32, np.uint32)
+        memory, host = prepared(source, out)
+        report, reused = run(memory, host, launches, target)
+        host.copy_out()
+        results.append((report, reused, out.tolist(), memory.was_written(host.placed[1][1]).all()))
+    (first, _, out, _), (second, reused, again, written) = results
+    assert reused
+    assert second is first
+    assert again == out == (source + 5).tolist()
+    assert written
+
+
+def test_another_launch_is_not():
+    launches = Launches()
+    source = np.arange(32, dtype=np.uint32)
+    differing = [
+        {}, {"step": 6}, {"checks": tuple(sorted(set(CHECKS) - {"race"}))},
+        {"schedule": Schedule("random", 3)}, {"shared_bytes": 16},
+    ]  # fmt: skip
+    for options in differing:
+        assert not run(*prepared(source, np.zeros(32, np.uint32)), launches, **options)[1]
+    changed = source.copy()
+    changed[7] = 1
+    assert not run(*prepared(changed, np.zeros(32, np.uint32)), launches)[1]
+    assert run(*prepared(source, np.zeros(32, np.uint32)), launches)[1]

@@ -1,0 +1,152 @@
+"""All our kernels, variants and archs on the CPU: right, clean, and every block of code reached.
+
+`sparsekit build --arch all && sparsekit verify --device cpu`, and what must hold of its report.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from conftest import ROOT
+
+from sparsekit.__main__ import run as run_command
+from sparsekit.discover import Catalog
+from sparsekit.model.artifact import Artifact
+from sparsekit.store.open import open_store
+
+MOST_COPIES_OF_Q = 2  # blocks
+
+
+def code_of(lines: list[str], first: int, last: int) -> list[str]:
+    """The instructions of lines first ... last of PTX."""
+    stripped = [line.strip() for line in lines[first - 1 : last]]
+    return [line for line in stripped if line and not line.startswith(("$", "//", "."))]
+
+
+def copies_q(lines: list[str], first: int, last: int) -> bool:
+    """A step of the copy of Q to shared memory, or what makes its addresses."""
+    code = code_of(lines, first, last)
+    if any(line.startswith("cp.async.cg.shared.global.L2::128B") for line in code):
+        return True
+    return all(line.startswith(("mov.", "add.s64")) for line in code) and any(
+        "dynamic_smem" in line for line in code
+    )
+
+
+def only_moves(lines: list[str], first: int, last: int) -> bool:
+    return all(line.startswith(("mov.", "cvt.")) for line in code_of(lines, first, last))
+
+
+def is_jump(lines: list[str], first: int, last: int) -> bool:
+    return first == last and "bra.uni" in lines[first - 1]
+
+
+UNREACHABLE = (
+    ("sparse_prefill", "sparse_prefill_fwd", copies_q,
+     "a score thread makes a fixed number of copies of Q: code for other numbers (the "
+     "rest of a loop unrolled by four, or that loop itself, or steps of threads that are no score "
+     "threads) never runs"),
+    ("sparse_attn_paged", "sparse_attn_paged_decode_merge", only_moves,
+     "the loop over splits has at least one: a launch has max(1, ...) of them"),
+    ("gated_pool", "gated_pool_fwd", is_jump,
+     "what remains of rows taken two at a time is one: its loop never goes round"),
+)  # fmt: skip
+"""(kernel, entry, what its block looks like, why nothing reaches it)."""
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("own-kernels")
+
+
+@pytest.fixture(scope="session")
+def report(store, tmp_path_factory):
+    """The report of everything, made once."""
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setenv("SPARSEKIT_CACHE_DIR", str(store))
+        context.chdir(ROOT)
+        file = tmp_path_factory.mktemp("report") / "verify.json"
+        for command in (
+            ["build", "--arch", "all", "-o", str(file)],
+            ["verify", "--device", "cpu", "--format", "json", "-o", str(file)],
+        ):
+            context.setattr(sys, "argv", ["sparsekit", *command])
+            code = run_command()
+            if command[0] == "build":
+                assert code == 0, file.read_text()[-3000:]
+        return code, json.loads(file.read_text())
+
+
+def test_right_and_clean(report):
+    code, told = report
+    wrong = [
+        f"{r['kernel']}:{r['variant']} {r['arch']} {r['case']}: {r['reason']}"
+        for r in told["results"]
+        if r["ok"] is False
+    ]
+    assert wrong == []
+    assert code == 0
+    assert all(r["schedules"][0] == "lazy" for r in told["results"] if r["ok"])
+    assert any("eager" in r["schedules"] for r in told["results"])
+
+
+def test_every_variant_ran_for_every_arch(report):
+    _, told = report
+    ran = {(r["kernel"], r["variant"], r["arch"]) for r in told["results"] if r["ok"]}
+    wanted = set()
+    for kernel in Catalog().kernels:
+        capabilities = dict.fromkeys(a.compute_capability for a in kernel.archs)
+        for capability in capabilities:
+            first = next(a for a in kernel.archs if a.compute_capability == capability)
+            wanted |= {(kernel.name, v.name, str(first)) for v in kernel.variants}
+    assert ran == wanted
+
+
+def test_what_was_skipped_has_a_reason(report):
+    _, told = report
+    for result in told["results"]:
+        if result["skipped"]:
+            assert re.search("not built|for calls of at most 32 heads", result["reason"])
+
+
+def test_every_block_is_reached_or_named(report, store):
+    _, told = report
+    artifacts: dict[str, Artifact] = {}
+    opened = open_store(store, print)
+    unexplained = []
+    default = 0
+    for entry in told["coverage"]:
+        kernel = next(k for k in Catalog().kernels if k.name == entry["kernel"])
+        instance = next(i for i in kernel.instances if i.name == entry["instance"])
+        assert instance.default  # nothing else is built
+        default += 1
+        artifact = artifacts.setdefault(entry["key"], opened.get(entry["key"]))
+        lines = artifact.ptx(entry["entry"]).splitlines()
+        for block in entry["uncovered"]:
+            named = [
+                why
+                for name, of_entry, looks, why in UNREACHABLE
+                if (name, of_entry) == (entry["kernel"], entry["entry"])
+                and looks(lines, block["line"], block["last_line"])
+            ]
+            if not named:
+                unexplained.append(
+                    f"{entry['kernel']}:{entry['variant']} {entry['arch']} [{entry['instance']}] "
+                    f"{entry['entry']} lines {block['line']}-{block['last_line']}"
+                )
+    assert default > 50
+    assert unexplained == []
+
+
+def test_few_blocks_are_excused(report):
+    """In particular the O rescale is reached, which only a growing maximum executes."""
+    _, told = report
+    most = {"sparse_prefill": MOST_COPIES_OF_Q, "sparse_attn_paged": 1, "gated_pool": 1}
+    for entry in told["coverage"]:
+        assert len(entry["uncovered"]) <= most[entry["kernel"]], entry
+    prefill = {e["variant"] for e in told["coverage"] if e["kernel"] == "sparse_prefill"}
+    assert prefill == {"skip", "skip_heads32", "noskip"}
