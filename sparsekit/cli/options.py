@@ -49,6 +49,22 @@ def arch_option(command: F) -> F:
     )(command)
 
 
+def toolchain_option(command: F) -> F:
+    """`--toolchain`, as a tuple of ids named `toolchains`."""
+    return click.option(
+        "--toolchain", "toolchains", metavar="ID,ID", callback=_listed,
+        help="Compilers for the references that name none, such as triton-3.6.0,triton-3.8.0 "
+        "[default: the installed one].",
+    )(command)  # fmt: skip
+
+
+def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = [name.strip() for name in (value or "").split(",")]
+    if value is not None and not all(names):
+        raise click.BadParameter(f"expected ids separated by commas, found {value!r}")
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
 def say(text: str) -> None:
     """Talk to the user, beside the result."""
     click.echo(f"sparsekit: {text}", err=True)

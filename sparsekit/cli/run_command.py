@@ -9,7 +9,14 @@ import click
 
 from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+    toolchain_option,
+)
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
@@ -26,13 +33,14 @@ from sparsekit.model.op import Op, with_settings
               help="Write the outputs to this safetensors file.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Print every selection decision.")
 @device_option
+@toolchain_option
 @build_option
 @place_options
 @output_options
 def command(
     reference: str, case_name: str | None, settings: dict[str, str], inputs_file: Path | None,
-    save: Path | None, explain: bool, device: str, build: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    save: Path | None, explain: bool, device: str, toolchains: tuple[str, ...], build: bool,
+    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Run one kernel on a case, or on your own tensors.
 
@@ -45,7 +53,9 @@ def command(
     sparsekit run gated_pool --inputs mine.safetensors --set out_dtype=fp32 --save out.safetensors
     """
     session = open_session(cache_dir, kernel_dirs)
-    choices = session.catalog.resolve([reference])
+    if len(toolchains) > 1:
+        raise UsageError(f"run takes one --toolchain, found {', '.join(toolchains)}")
+    choices = session.catalog.resolve([reference], toolchains)
     op = _only_op(choices, reference)
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)

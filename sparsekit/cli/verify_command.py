@@ -11,7 +11,14 @@ import click
 
 from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+    toolchain_option,
+)
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Choice
@@ -39,6 +46,7 @@ from sparsekit.runtime.environment import environment
               help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
 @settings_option
 @device_option
+@toolchain_option
 @build_option
 @place_options
 @output_options
@@ -46,8 +54,8 @@ from sparsekit.runtime.environment import environment
 def command(
     ctx: click.Context, references: tuple[str, ...], pattern: str | None, tags: tuple[str, ...],
     bitwise: bool, against: str | None, repeat: int, inputs_file: Path | None,
-    settings: dict[str, str], device: str, build: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    settings: dict[str, str], device: str, toolchains: tuple[str, ...], build: bool,
+    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Check kernels on a GPU: against float64, or bit for bit.
 
@@ -65,8 +73,8 @@ def command(
     if against and not bitwise:
         raise UsageError("--against goes with --bitwise")
     session = open_session(cache_dir, kernel_dirs)
-    choices = session.catalog.resolve(references)
-    bases = session.catalog.resolve([against]) if against else ()
+    choices = session.catalog.resolve(references, toolchains)
+    bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
     torch_device, gpu = gpu_of(device)
     campaign = _Campaign(session, build, torch_device, repeat, pattern, tags or ("smoke", "corner"))
     digest: str | None = None

@@ -46,9 +46,8 @@ class Toolchains:
         if identifier not in at_hand:
             known = ", ".join(at_hand) or "none"
             raise ToolchainError(
-                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. Another "
-                f"goes into a folder of its own: pip install --no-deps --target "
-                f"{self.folder}/{identifier} {identifier.replace('-', '==', 1)}"
+                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. To have "
+                f"it too: sparsekit toolchain add {identifier.replace('-', '==', 1)}"
             )
         return at_hand[identifier]
 
@@ -58,9 +57,14 @@ class Toolchains:
         if installed is not None:
             yield installed
         for site in sorted(self.folder.glob(f"{COMPILER_NAMES[lang]}-*")):
-            found = _at(lang, [str(site)], {})
+            found = toolchain_at(lang, [str(site)])
             if found is not None and found.id == site.name:
                 yield found
+
+
+def toolchain_at(lang: Lang, path: list[str]) -> Toolchain | None:
+    """The toolchain whose packages lie in the folders of `path`, with its own assemblers."""
+    return _at(lang, path, {})
 
 
 def _at(lang: Lang, path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:
