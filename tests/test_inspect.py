@@ -11,7 +11,7 @@ from conftest import ROOT
 from sparsekit.aot.elf import read_cubin
 from sparsekit.aot.ptxas_log import Spills, remarks, spills
 from sparsekit.codegen.ptx_loads import ptx_loads
-from sparsekit.codegen.sass import SassInstruction, access_bytes, sass_loads
+from sparsekit.codegen.sass import access_bytes
 from sparsekit.errors import CompileError
 from sparsekit.ptx import parse
 
@@ -141,22 +141,6 @@ WIDTHS = {
 @pytest.mark.parametrize("opcode", WIDTHS)
 def test_bytes_per_thread(opcode):
     assert access_bytes(opcode) == WIDTHS[opcode]
-
-
-def test_loads_that_never_run_are_not_counted_and_bulk_copies_have_no_width():
-    code = tuple(
-        SassInstruction(16 * i, predicate, opcode, "")
-        for i, (predicate, opcode) in enumerate(
-            [
-                ("", "LDG.E.128"),
-                ("@P0", "LDG.E.128"),
-                ("@!PT", "LDS"),
-                ("", "UBLKCP.S.G"),
-                ("", "FADD"),
-            ]
-        )
-    )
-    assert sass_loads(code) == {"LDG": {"16": 2}, "UBLKCP": {"?": 1}}
 
 
 PTX = """

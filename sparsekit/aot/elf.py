@@ -21,6 +21,7 @@ _STO_CUDA_ENTRY = 0x10
 _FIRST_NEW_ABI = 8  # from CUDA 13: the SM number moved within e_flags, and notes came
 _FORMAT_SIZED = 4  # .nv.info attribute with a payload; the others hold their value in 16 bits
 _REGCOUNT, _FRAME_SIZE = 0x2F, 0x11
+_NUM_BARRIERS = 0x4C
 _MAX_THREADS, _REQNTID, _KPARAM_INFO, _CLUSTER_DIM = 0x05, 0x10, 0x17, 0x3D
 _RESERVED_SHARED_BYTES = 1024  # the system's own part of static shared memory from sm_90 on
 _LAUNCH_FACT_BYTES = 4
@@ -48,7 +49,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class CubinEntry:
-    """One entry of a cubin. params: (offset, size) in order; threads: the launch bound or None."""
+    """One entry of a cubin. params: (offset, size) in order; threads: the launch bound, barriers:
+    named ones that it uses; None where the cubin does not tell."""
 
     name: str
     registers: int
@@ -60,6 +62,7 @@ class CubinEntry:
     threads: int | None
     cluster: tuple[int, int, int] | None
     launch_facts: dict[str, int]
+    barriers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def _entry(
     name = symbol.name
     params: list[tuple[int, int, int]] = []
     bound: int | None = None
+    barriers: int | None = None
     cluster: tuple[int, int, int] | None = None
     for attribute, payload in _attributes(by_name[f".nv.info.{name}"].data):
         if attribute == _KPARAM_INFO:
@@ -172,6 +176,8 @@ def _entry(
         elif attribute in (_MAX_THREADS, _REQNTID):
             x, y, z = struct.unpack("<III", payload)
             bound = x * y * z
+        elif attribute == _NUM_BARRIERS:
+            barriers = payload[0]
         elif attribute == _CLUSTER_DIM and len(payload) == 12:
             cluster = struct.unpack("<III", payload)
     shared = by_name.get(f".nv.shared.{name}")
@@ -190,6 +196,7 @@ def _entry(
         threads=bound,
         cluster=cluster,
         launch_facts=_launch_facts(name, sections, symbols),
+        barriers=barriers,
     )
 
 

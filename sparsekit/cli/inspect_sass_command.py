@@ -7,24 +7,27 @@ from pathlib import Path
 import click
 
 from sparsekit.cli.emit import emit
+from sparsekit.cli.inspected import Inspected, Looker
 from sparsekit.cli.native import requested_archs
 from sparsekit.cli.options import (
     arch_option,
     build_option,
     output_options,
     place_options,
-    say,
+    toolchain_option,
 )
 from sparsekit.cli.session import open_session
-from sparsekit.codegen.inspect import inspect_all
-from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.codegen.inspect import name_of
+from sparsekit.codegen.ledger import Name
+from sparsekit.codegen.listing import ptx_listing, sass_listing
+from sparsekit.errors import ToolchainError
 from sparsekit.report.inspect import inspect_document
-from sparsekit.toolchain.tools import find_nvdisasm
 
 
 @click.command()
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @arch_option
+@toolchain_option
 @click.option(
     "--dump", type=click.Choice(["sass", "ptx"]), help="The whole code of each entry too."
 )
@@ -34,9 +37,9 @@ from sparsekit.toolchain.tools import find_nvdisasm
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, references: tuple[str, ...], arch: str | None, dump: str | None,
-    lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
-    output: Path | None,
+    ctx: click.Context, references: tuple[str, ...], arch: str | None, toolchains: tuple[str, ...],
+    dump: str | None, lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...],
+    cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Registers, spills, shared bytes and load widths of generated code.
 
@@ -49,22 +52,25 @@ def command(
     sparsekit inspect-sass cu/sparse_prefill --arch 9.0 --dump sass
     """
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
-    plan = session.planner.plan(choices, requested_archs(arch), every_instance=False)
-    for refusal in plan.refused:
-        say(refusal.reason)
-    outcomes = session.built(plan, build=build)
-    nvdisasm: Path | None = None
-    try:
-        nvdisasm = find_nvdisasm(session.settings)
-    except ToolchainError as error:
-        say(str(error))
-    artifacts = [o.artifact for o in outcomes if o.artifact is not None]
-    entries = list(inspect_all(artifacts, nvdisasm, session.settings.jobs))
-    failed = [o for o in outcomes if o.error is not None]
-    emit(inspect_document(entries, failed, dump), form, output)
-    if failed:
-        ctx.exit(CompileError.exit_code)
-    if any(e.problem for e in entries) or any(r.named for r in plan.refused):
-        ctx.exit(ToolchainError.exit_code)
-    ctx.exit(0 if entries else UsageError.exit_code)
+    looker = Looker(session, build=build)
+    found = looker.look(references, toolchains, requested_archs(arch))
+    listings = _listings(looker, found, dump) if dump else {}
+    emit(inspect_document(found.ledgers, found.failed, listings), form, output)
+    ctx.exit(found.exit_code())
+
+
+def _listings(looker: Looker, found: Inspected, dump: str) -> dict[Name, list[str]]:
+    """The code of every entry that was found."""
+    listings: dict[Name, list[str]] = {}
+    for artifact in found.built:
+        for record in artifact.manifest.entries:
+            if dump == "ptx":
+                lines = ptx_listing(artifact.ptx(record.entry), record.entry)
+            else:
+                try:
+                    code = looker.inspector.code(artifact.cubin(record.entry))
+                    lines = sass_listing(code[record.entry])
+                except ToolchainError as error:
+                    lines = [f"not available: {error}"]
+            listings[name_of(artifact, record)] = lines
+    return listings

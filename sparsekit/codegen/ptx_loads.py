@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 
+from sparsekit.codegen.ledger import UNKNOWN_WIDTH, Histogram, by_width
 from sparsekit.ptx import Function, Instruction
 from sparsekit.ptx.operands import Immediate
 
-Histogram = Mapping[str, Mapping[str, int]]
 _VECTOR = re.compile(r"v([248])")
 _TYPE = re.compile(r"[bufs](\d+)|bf16|f16")
 _BITS_PER_BYTE = 8
-UNKNOWN_WIDTH = "?"  # decided at run time
 
 
 def ptx_loads(entry: Function) -> Histogram:
@@ -26,7 +24,7 @@ def ptx_loads(entry: Function) -> Histogram:
         if (load := _load(instruction)) is not None:
             kind, width = load
             found.setdefault(kind, Counter())[width] += 1
-    return {kind: dict(sorted(widths.items(), key=_by_width)) for kind, widths in found.items()}
+    return {kind: by_width(widths) for kind, widths in found.items()}
 
 
 def _load(instruction: Instruction) -> tuple[str, str] | None:
@@ -48,7 +46,3 @@ def _vector_bytes(modifiers: tuple[str, ...]) -> int:
     kind = next(m for x in reversed(modifiers) if (m := _TYPE.fullmatch(x)))
     bits = int(kind[1]) if kind[1] else 16
     return vector * bits // _BITS_PER_BYTE
-
-
-def _by_width(item: tuple[str, int]) -> int:
-    return -int(item[0]) if item[0].isdigit() else 0

@@ -1,0 +1,76 @@
+"""From references to ledgers: what `inspect-sass` and `lock` look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparsekit.aot.execute import Outcome
+from sparsekit.aot.plan import Plan
+from sparsekit.cli.options import say
+from sparsekit.cli.session import Session
+from sparsekit.codegen.inspect import Inspector
+from sparsekit.codegen.ledger import Ledger
+from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.model.arch import ArchRequest
+from sparsekit.model.artifact import Artifact
+from sparsekit.store.notes import Notes
+from sparsekit.toolchain.tools import find_nvdisasm
+
+
+@dataclass
+class Inspected:
+    """Ledgers of what was asked for. built: the artifacts that they are of; failed: jobs that could
+    not be built; refused: whether a target that was named is not there."""
+
+    ledgers: list[Ledger] = field(default_factory=list)
+    built: list[Artifact] = field(default_factory=list)
+    failed: list[Outcome] = field(default_factory=list)
+    refused: bool = False
+
+    def exit_code(self) -> int:
+        """What the looking itself came to; a check's result comes after it."""
+        if self.failed:
+            return CompileError.exit_code
+        if self.refused or any(e.problem for e in self.ledgers):
+            return ToolchainError.exit_code
+        return 0 if self.ledgers else UsageError.exit_code
+
+
+class Looker:
+    """Builds what is missing and reads its code."""
+
+    def __init__(self, session: Session, *, build: bool) -> None:
+        nvdisasm: Path | None = None
+        try:
+            nvdisasm = find_nvdisasm(session.settings)
+        except ToolchainError as error:
+            say(str(error))
+        notes = Notes(session.store.root)
+        self.session, self._build = session, build
+        self.inspector = Inspector(notes, nvdisasm, session.settings.jobs)
+
+    def look(
+        self, references: Sequence[str], toolchains: Sequence[str], archs: Sequence[ArchRequest]
+    ) -> Inspected:
+        """The ledgers of the references' default instances."""
+        choices = self.session.catalog.resolve(references, toolchains)
+        return self.look_at(self.session.planner.plan(choices, archs, every_instance=False))
+
+    def look_at(self, plan: Plan) -> Inspected:
+        found = Inspected(refused=any(r.named for r in plan.refused))
+        for reason in dict.fromkeys(r.reason for r in plan.refused):
+            say(reason)
+        outcomes = self.session.built(plan, build=self._build)
+        order = {job.key: place for place, job in enumerate(plan.jobs)}
+        outcomes.sort(key=lambda o: order[o.job.key])
+        found.failed = [o for o in outcomes if o.error is not None]
+        pairs = [
+            (o.artifact, str(o.job.kernel.folder / o.job.kernel.source))
+            for o in outcomes
+            if o.artifact is not None
+        ]
+        found.built = [artifact for artifact, _ in pairs]
+        found.ledgers = list(self.inspector.ledgers(pairs))
+        return found
