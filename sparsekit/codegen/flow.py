@@ -46,7 +46,7 @@ class Flow:
 
 
 def flow_of(code: Sequence[SassInstruction]) -> Flow:
-    """The control flow; empty for no code. A call is taken to come back."""
+    """The control flow; empty for no code."""
     if not code:
         return Flow((), (), (), ())
     place = {instruction.offset: i for i, instruction in enumerate(code)}
@@ -97,6 +97,8 @@ def _following(
         always = always and "," not in instruction.operands and ".DIV" not in instruction.opcode
         targets = _target(instruction, place)
         return tuple(dict.fromkeys([*targets, *([] if always and targets else [after])]))
+    if base == "CALL":  # of a function that comes back; ptxas also leaves loops by it
+        return tuple(dict.fromkeys([*_target(instruction, place), after]))
     if base == "BSYNC":
         barrier = _BARRIER.search(instruction.operands)
         meeting = joins.get(barrier[1], []) if barrier else []

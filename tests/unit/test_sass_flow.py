@@ -73,6 +73,12 @@ def test_a_second_condition_may_fall_through():
     assert len(flow.order) == 2
 
 
+def test_a_call_into_the_function_is_a_way_out():
+    flow = flow_of(code("MOV R0 RZ\n@!P0 CALL.REL.NOINC >3\nBRA >0\nSTL [R1] R0\nEXIT"))
+    assert len(flow.order) == len(flow.blocks)
+    assert len(flow.loops) == 1
+
+
 GATHER = """
 LDC.64 R2 c[0x0][0x210]
 LDC.64 R6 c[0x0][0x218]
