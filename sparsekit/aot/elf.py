@@ -67,11 +67,13 @@ class CubinEntry:
 
 @dataclass(frozen=True)
 class Cubin:
-    """arch: the exact target where the compiler wrote it down (CUDA 13), else without suffix."""
+    """arch: the exact target where the compiler wrote it down (CUDA 13), else without suffix.
+    producer: the release of the ptxas that it was written by, where it says so."""
 
     arch: str
     arch_is_exact: bool
     entries: dict[str, CubinEntry]
+    producer: str = ""
 
 
 def read_cubin(image: bytes) -> Cubin:
@@ -103,12 +105,14 @@ def _read(image: bytes) -> Cubin:
         for i, s in enumerate(symbols)
         if s.type == _STT_FUNC and s.other & _STO_CUDA_ENTRY
     }
-    return Cubin(arch, exact, entries)
+    return Cubin(arch, exact, entries, _producer(by_name))
 
 
 def _sections(image: bytes) -> list[Section]:
     (table,) = struct.unpack_from("<Q", image, 40)
     entry_bytes, count, names_index = struct.unpack_from("<HHH", image, 58)
+    if table + count * entry_bytes > len(image):
+        raise ValueError(f"truncated, it should have {table + count * entry_bytes} bytes at least")
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", image, table + i * entry_bytes) for i in range(count)
     ]
@@ -154,6 +158,12 @@ def _arch(image: bytes, by_name: dict[str, Section]) -> tuple[str, bool]:
     (flags,) = struct.unpack_from("<I", image, 48)
     number = (flags >> 8) & 0xFF if image[8] >= _FIRST_NEW_ABI else flags & 0xFF
     return f"sm_{number}", False
+
+
+def _producer(by_name: dict[str, Section]) -> str:
+    note = by_name.get(".note.nv.tkinfo")
+    release = re.search(rb"\bV(\d+\.\d+\.\d+)", note.data) if note else None
+    return release[1].decode() if release else ""
 
 
 def _entry(

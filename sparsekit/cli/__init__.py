@@ -12,6 +12,7 @@ _COMMANDS = {
     "run": "Run one kernel on a case or on your own tensors.",
     "verify": "Check kernels against float64, or bit for bit.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
+    "lock": "Record the facts of generated code that must not get worse.",
     "toolchain": "Compilers beside the installed ones.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",
     "cache": "Look after the artifact store.",

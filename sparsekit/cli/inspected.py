@@ -8,24 +8,30 @@ from pathlib import Path
 
 from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Plan
+from sparsekit.cli.native import requested_archs
 from sparsekit.cli.options import say
 from sparsekit.cli.session import Session
+from sparsekit.codegen.foreign import is_foreign
+from sparsekit.codegen.foreign_ledgers import ForeignReader
 from sparsekit.codegen.inspect import Inspector
-from sparsekit.codegen.ledger import Ledger
+from sparsekit.codegen.ledger import Ledger, Name
 from sparsekit.errors import CompileError, ToolchainError, UsageError
 from sparsekit.model.arch import ArchRequest
 from sparsekit.model.artifact import Artifact
 from sparsekit.store.notes import Notes
+from sparsekit.toolchain.find import Toolchains
 from sparsekit.toolchain.tools import find_nvdisasm
 
 
 @dataclass
 class Inspected:
-    """Ledgers of what was asked for. built: the artifacts that they are of; failed: jobs that could
-    not be built; refused: whether a target that was named is not there."""
+    """Ledgers of what was asked for. built: the artifacts that they are of; images: the cubins of
+    foreign code; failed: jobs that could not be built; refused: whether a target that was named, or
+    a part of foreign code, could not be had."""
 
     ledgers: list[Ledger] = field(default_factory=list)
     built: list[Artifact] = field(default_factory=list)
+    images: dict[Name, bytes] = field(default_factory=dict)
     failed: list[Outcome] = field(default_factory=list)
     refused: bool = False
 
@@ -52,13 +58,32 @@ class Looker:
         self.inspector = Inspector(notes, nvdisasm, session.settings.jobs)
 
     def look(
-        self, references: Sequence[str], toolchains: Sequence[str], archs: Sequence[ArchRequest]
+        self, references: Sequence[str], toolchains: Sequence[str], arch: str | None
     ) -> Inspected:
-        """The ledgers of the references' default instances."""
-        choices = self.session.catalog.resolve(references, toolchains)
-        return self.look_at(self.session.planner.plan(choices, archs, every_instance=False))
+        """The ledgers of the references' default instances, and of the code in paths. Without
+        `arch`: of this machine's GPU or all for what is built, whatever there is in a path."""
+        paths = [text for text in references if is_foreign(text)]
+        ours = [text for text in references if text not in paths]
+        if paths and not ours:
+            found = Inspected()
+        else:
+            choices = self.session.catalog.resolve(ours, toolchains)
+            plan = self.session.planner.plan(choices, requested_archs(arch), every_instance=False)
+            found = self._look_at(plan)
+        for text in paths:
+            self._look_into(Path(text).expanduser(), requested_archs(arch) if arch else (), found)
+        return found
 
-    def look_at(self, plan: Plan) -> Inspected:
+    def _look_into(self, path: Path, archs: Sequence[ArchRequest], found: Inspected) -> None:
+        assembler = Toolchains(self.session.settings).newest("triton")
+        seen = ForeignReader(self.inspector, assembler).look(path, archs)
+        for problem in seen.problems:
+            say(problem)
+        found.ledgers += seen.ledgers
+        found.images |= seen.images
+        found.refused = found.refused or bool(seen.problems)
+
+    def _look_at(self, plan: Plan) -> Inspected:
         found = Inspected(refused=any(r.named for r in plan.refused))
         for reason in dict.fromkeys(r.reason for r in plan.refused):
             say(reason)

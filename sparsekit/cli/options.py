@@ -13,14 +13,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path)
 
 
+_FORMS = ("text", "json", "markdown")
+
+
 def output_options(command: F) -> F:
     """`--format` and `-o`."""
+    return output_options_with()(command)
+
+
+def output_options_with(*more: str) -> Callable[[F], F]:
+    """`--format`, with forms that only this command has, and `-o`."""
+
+    def decorate(command: F) -> F:
+        return _output_options(command, (*_FORMS, *more))
+
+    return decorate
+
+
+def _output_options(command: F, forms: tuple[str, ...]) -> F:
     command = click.option(
         "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
         help="Write the result to this file instead of standard output.",
     )(command)  # fmt: skip
     return click.option(
-        "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text",
+        "--format", "form", type=click.Choice(forms), default="text",
         show_default=True, help="The form of the result.",
     )(command)  # fmt: skip
 

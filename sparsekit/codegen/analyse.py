@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sparsekit.aot.elf import Cubin, CubinEntry
 from sparsekit.codegen.flow import NEVER, Flow, Loop, flow_of
-from sparsekit.codegen.gathers import trace
+from sparsekit.codegen.gathers import Traced, trace
 from sparsekit.codegen.ledger import (
     BULK_LOADS,
     GLOBAL_LOADS,
@@ -52,7 +52,7 @@ def _facts(entry: CubinEntry, code: tuple[SassInstruction, ...], functions: Func
         barriers=entry.barriers,
         accesses=_histogram(code[i] for i in running),
         gathers=_histogram(code[i] for i in gathers),
-        loops=tuple(_loop(loop, code, set(running), set(gathers)) for loop in flow.loops),
+        loops=_loops(flow.loops, code, set(running), traced),
         tensor=tensor_instructions(code[i] for i in running),
         arithmetic={name: arithmetic[name] for name in (*_COUNTED, "ftz")},
         rounding=rounding_steps(code, traced),
@@ -73,19 +73,29 @@ def _histogram(
     return {kind: by_width(found[kind]) for kind in sorted(found)}
 
 
-def _loop(
-    loop: Loop, code: Sequence[SassInstruction], running: set[int], gathers: set[int]
-) -> LoopFacts:
-    own = [i for i in loop.own if i in running]
-    return LoopFacts(
-        start=loop.start,
-        stop=loop.stop,
-        depth=loop.depth,
-        parent=loop.parent,
-        instructions=len(own),
-        loads=_histogram((code[i] for i in own), lambda k: k in GLOBAL_LOADS + BULK_LOADS),
-        gathers=_histogram(code[i] for i in own if i in gathers),
-    )
+def _loops(
+    loops: Sequence[Loop], code: Sequence[SassInstruction], running: set[int], traced: Traced
+) -> tuple[LoopFacts, ...]:
+    streams: dict[int, int] = {}
+    found: list[LoopFacts] = []
+    for loop in loops:
+        own = [i for i in loop.own if i in running]
+        arrays = 0
+        for i in own:
+            arrays |= traced.arrays.get(i, 0)
+        found.append(
+            LoopFacts(
+                start=loop.start,
+                stop=loop.stop,
+                depth=loop.depth,
+                parent=loop.parent,
+                instructions=len(own),
+                loads=_histogram((code[i] for i in own), lambda k: k in GLOBAL_LOADS + BULK_LOADS),
+                gathers=_histogram(code[i] for i in own if i in traced.gathers),
+                stream=streams.setdefault(arrays, len(streams)) if arrays else None,
+            )
+        )
+    return tuple(found)
 
 
 def _digest(code: Sequence[SassInstruction], flow: Flow, functions: Functions) -> str:

@@ -72,6 +72,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("loops", "widths", None, "loops"),
     Kind("loops.max_loads", "widths", "more", "most loads in one iteration of a loop"),
     Kind("loops.max_load_bytes", "widths", "more", "most bytes a thread loads in one iteration"),
+    Kind(
+        "loops.min_load_bytes",
+        "widths",
+        "more",
+        "the same where it is least, an unrolled loop and its remainders as one",
+    ),
     Kind("loopN.loads", "widths", None, "loads in one iteration, inner loops left out"),
     Kind("loopN.load_bytes", "widths", "more", "bytes that a thread loads in one iteration"),
     Kind("loopN.gathers", "widths", None, "gathers in one iteration"),
@@ -134,6 +140,13 @@ def _sass_facts(sass: SassFacts) -> dict[str, Fact]:
     if sass.loops:
         facts["loops.max_loads"] = max(_count(loop.loads) for loop in sass.loops)
         facts["loops.max_load_bytes"] = max(_bytes(loop.loads) for loop in sass.loops)
+        streams: dict[int, int] = {}
+        for loop in sass.loops:
+            if loop.stream is not None:
+                most = max(streams.get(loop.stream, 0), _bytes(loop.loads))
+                streams[loop.stream] = most
+        if streams:
+            facts["loops.min_load_bytes"] = min(streams.values())
     return facts
 
 

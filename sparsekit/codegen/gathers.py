@@ -22,11 +22,13 @@ _ROUNDS = 4  # what shared memory holds is found in two; the bound is for what n
 
 @dataclass(frozen=True)
 class Traced:
-    """labels: the names of the origins in `uses`. gathers: instructions by index."""
+    """labels: the names of the origins in `uses`. gathers: instructions by index. arrays: a bit for
+    the array that each load reads, by the load's index."""
 
     labels: Labels
     uses: Sequence[Use | None]
     gathers: frozenset[int]
+    arrays: Mapping[int, int]
 
 
 def trace(code: Sequence[SassInstruction], flow: Flow) -> Traced:
@@ -48,18 +50,20 @@ def trace(code: Sequence[SassInstruction], flow: Flow) -> Traced:
             break
         shared = holds
         solution = tracer.solve(lambda i: groups.get(i, 0), shared)
-    return Traced(labels, solution.uses, _gathers(solution, groups, members))
+    return Traced(labels, solution.uses, _gathers(solution, groups, members), groups)
 
 
 def _groups(first: Solution, loads: Sequence[int], labels: Labels) -> dict[int, int]:
-    """Per load a bit for its array: the constants that its address is made of."""
-    found: dict[int, int] = {}
+    """Per load a bit for its array: the constants that its address is made of. An address with some
+    more (a count, where a remainder loop starts) is of the same array."""
+    constants: dict[int, int] = {}
     for index in loads:
         use = first.uses[index]
         if use is not None:
-            constants = use.address & ~labels.kinds
-            found[index] = labels.bit(f"loaded from {constants:x}")
-    return found
+            constants[index] = use.address & ~labels.kinds
+    fewest = sorted(set(constants.values()), key=int.bit_count)
+    arrays = {c: next((f for f in fewest if f and f & ~c == 0), c) for c in fewest}
+    return {index: labels.bit(f"loaded from {arrays[c]:x}") for index, c in constants.items()}
 
 
 def _gathers(solution: Solution, groups: Mapping[int, int], members: int) -> frozenset[int]:

@@ -38,12 +38,12 @@ class Inspector:
     def ledgers(self, artifacts: Sequence[tuple[Artifact, str]]) -> Iterator[Ledger]:
         """One ledger for every entry of the artifacts, each with the file it was compiled from, in
         order; several disassemblers run at once."""
-        self._analyse_once({image for a, _ in artifacts for image in _cubins(a)})
+        self.prepare({image for a, _ in artifacts for image in _cubins(a)})
         for artifact, source in artifacts:
             yield from self._of_artifact(artifact, source)
 
-    def _analyse_once(self, images: Iterable[bytes]) -> None:
-        """Equal cubins of different artifacts are disassembled once."""
+    def prepare(self, images: Iterable[bytes]) -> None:
+        """Work out the facts of cubins that will be asked for, several at once."""
         with ThreadPoolExecutor(self._workers) as pool:
             list(pool.map(self.sass, images))
 

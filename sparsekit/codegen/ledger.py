@@ -23,7 +23,8 @@ class LoopFacts:
 
     start, stop: bytes from the function's start. parent: the number of the loop around it.
     loads: global and bulk loads of one iteration; gathers: those of them whose address depends on
-    an earlier load.
+    an earlier load. stream: the same number for loops that load from the same arrays, such as an
+    unrolled loop and its remainder; None for one that loads nothing.
     """
 
     start: int
@@ -33,6 +34,7 @@ class LoopFacts:
     instructions: int
     loads: Histogram
     gathers: Histogram
+    stream: int | None = None
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,17 @@ class Toolchain:
 
     def assembler(self, arch: Arch) -> Path | None:
         """The ptxas that a Triton uses for the target; None for a compiler that needs none."""
-        if self.lang != "triton":
-            return None
+        return self.assembler_for(arch.compute_capability) if self.lang == "triton" else None
+
+    def assembler_for(self, capability: Capability) -> Path:
+        """The ptxas that this Triton uses for targets of that capability."""
         first = (9, 0) if version_tuple(self.version) >= _FIRST_WITH_ONE_NEW_PTXAS else (10, 0)
-        modern = arch.compute_capability >= first
-        return self.tools["ptxas-blackwell" if modern else "ptxas"]
+        return self.tools["ptxas-blackwell" if capability >= first else "ptxas"]
+
+    @property
+    def newest_assembler(self) -> Path:
+        """The newest ptxas of this Triton: it knows every target and the newest PTX."""
+        return self.tools["ptxas-blackwell"]
 
     def lacks(self, arch: Arch) -> str | None:
         """Why the toolchain has no such target, with the release that does; None when it has it."""

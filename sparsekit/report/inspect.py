@@ -17,30 +17,40 @@ _COLUMNS = (
     "shared", "gathers", "loops", "PTX loads", "SASS loads and stores",
 )  # fmt: skip
 _RIGHT = frozenset({"regs", "spills", "local", "shared"})
+_SHOWN_LOOPS = 12
 _LEGEND = (
     "widths are bytes per thread, as WIDTHxCOUNT; counts are static. gathers: loads whose address "
     "depends on an earlier load. loops: loads in one iteration of each loop, in order"
 )
 
 
-def inspect_document(
-    ledgers: Sequence[Ledger], failed: Sequence[Outcome], listings: Mapping[Name, Sequence[str]]
-) -> Document:
-    """Resources and widths of each entry, and the whole code of those in `listings`."""
-    parts = ledger_parts(ledgers)
-    parts += [failure_lines(outcome) for outcome in failed]
-    parts += [Lines(tuple(lines), f"Code of {name}", code=True) for name, lines in listings.items()]
-    data = {"schema": 1, "entries": [entry_data(e, listings.get(e.name)) for e in ledgers]}
-    return Document(data, tuple(parts))
+def inspect_document(ledgers: Sequence[Ledger], *, shown: bool) -> Document:
+    """Resources and widths of each entry. shown: as a table too, where no check shows them."""
+    parts = _ledger_parts(ledgers) if shown else []
+    problems = dict.fromkeys(e.problem for e in ledgers if e.problem)
+    parts += [Lines((f"no SASS: {problem}",)) for problem in problems]
+    return Document({"entries": [_entry(e) for e in ledgers]}, tuple(parts))
 
 
-def ledger_parts(ledgers: Sequence[Ledger]) -> list[Table | Lines]:
+def failures_document(failed: Sequence[Outcome]) -> Document:
+    """Why jobs could not be built."""
+    data = [{"job": str(o.job), "error": str(o.error)} for o in failed]
+    return Document({"failed": data}, tuple(failure_lines(outcome) for outcome in failed))
+
+
+def listings_document(listings: Mapping[Name, Sequence[str]]) -> Document:
+    """The whole code of each entry."""
+    parts = [Lines(tuple(lines), f"Code of {name}", code=True) for name, lines in listings.items()]
+    data = [{**asdict(name), "lines": list(lines)} for name, lines in listings.items()]
+    return Document({"listings": data} if data else {}, tuple(parts))
+
+
+def _ledger_parts(ledgers: Sequence[Ledger]) -> list[Table | Lines]:
     parts: list[Table | Lines] = []
     if ledgers:
         parts.append(Table("", _COLUMNS, [_row(e) for e in ledgers], _RIGHT))
         parts.append(Lines((_LEGEND,)))
-    problems = dict.fromkeys(e.problem for e in ledgers if e.problem)
-    return parts + [Lines((f"no SASS: {problem}",)) for problem in problems]
+    return parts
 
 
 def _row(ledger: Ledger) -> tuple[Cell, ...]:
@@ -61,8 +71,10 @@ def _row(ledger: Ledger) -> tuple[Cell, ...]:
 
 
 def loads_by_loop(ledger: Ledger) -> str:
-    """`4/1/8/2`: the loads in one iteration of each loop, in order."""
-    return "/".join(str(_count(loop.loads)) for loop in (ledger.sass.loops if ledger.sass else ()))
+    """`4/1/8/2`: loads in one iteration of each loop, in order; the first where they are many."""
+    loops = ledger.sass.loops if ledger.sass else ()
+    shown = "/".join(str(_count(loop.loads)) for loop in loops[:_SHOWN_LOOPS])
+    return f"{shown}/... ({len(loops)} loops)" if len(loops) > _SHOWN_LOOPS else shown
 
 
 def _of_limit(needed: int | None, limit: int | None) -> Cell:
@@ -82,10 +94,8 @@ def _count(histogram: Histogram) -> int:
     return sum(sum(widths.values()) for widths in histogram.values())
 
 
-def entry_data(ledger: Ledger, listing: Sequence[str] | None = None) -> dict[str, Any]:
-    """An entry in JSON."""
+def _entry(ledger: Ledger) -> dict[str, Any]:
     sass, resources = ledger.sass, ledger.resources
-    shown = {} if listing is None else {"listing": list(listing)}
     return {
         **asdict(ledger.name),
         "source": ledger.source,
@@ -101,5 +111,4 @@ def entry_data(ledger: Ledger, listing: Sequence[str] | None = None) -> dict[str
         "instructions_sha256": sass.instructions_sha256 if sass else None,
         "facts": facts_of(ledger),
         "problem": ledger.problem,
-        **shown,
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparsekit.errors import ToolchainError
 from sparsekit.model.kernel import Lang
-from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
+from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain, version_tuple
 from sparsekit.settings import Settings
 from sparsekit.toolchain.packages import Package, file_sha256, find_package
 
@@ -50,6 +50,10 @@ class Toolchains:
                 f"it too: sparsekit toolchain add {identifier.replace('-', '==', 1)}"
             )
         return at_hand[identifier]
+
+    def newest(self, lang: Lang) -> Toolchain | None:
+        """The newest release at hand."""
+        return max(self.all(lang), key=lambda t: version_tuple(t.version), default=None)
 
     def all(self, lang: Lang) -> Iterable[Toolchain]:
         """The installed toolchain, if there is one, then those beside it."""
