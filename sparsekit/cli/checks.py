@@ -9,14 +9,15 @@ from pathlib import Path
 
 import click
 
-from sparsekit.cli.inspected import Looker
 from sparsekit.cli.options import say
 from sparsekit.codegen import lock as locks
 from sparsekit.codegen.finding import Finding
 from sparsekit.codegen.ledger import Ledger
+from sparsekit.codegen.numerics import numerics, numerics_findings
 from sparsekit.codegen.regression import regression_findings, rows
 from sparsekit.codegen.requirements import Requirement, check
-from sparsekit.codegen.verdict import compare_all, worse_findings
+from sparsekit.codegen.verdict import Comparison, worse_findings
+from sparsekit.report.causes import numerics_document
 from sparsekit.report.compare import comparison_document, matrix_document
 from sparsekit.report.document import Document, Lines
 from sparsekit.report.findings import findings_document, github_annotations
@@ -51,14 +52,15 @@ class Results:
         return Document({**findings_document(self.findings, "").data}, shown.parts)
 
 
-def against(
-    results: Results, looker: Looker, ledgers: Sequence[Ledger], reference: str,
-    toolchains: Sequence[str], arch: str | None,
-) -> None:  # fmt: skip
-    """Compare with the entries of another reference."""
-    bases = looker.look([reference], toolchains, arch)
-    comparisons = compare_all(ledgers, bases.ledgers)
+def compared(results: Results, comparisons: Sequence[Comparison]) -> None:
+    """Side by side with the entries of another reference."""
     results.add(comparison_document(comparisons), worse_findings(comparisons))
+
+
+def rounding(results: Results, comparisons: Sequence[Comparison]) -> None:
+    """What will round in other places."""
+    found = numerics(comparisons)
+    results.add(numerics_document(found), numerics_findings(found))
 
 
 def matrix(results: Results, ledgers: Sequence[Ledger]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sparsekit.cli import checks
+from sparsekit.cli import checks, origins
 from sparsekit.cli.emit import emit, emit_text
 from sparsekit.cli.inspected import Inspected, Looker
 from sparsekit.cli.options import (
@@ -24,6 +24,7 @@ from sparsekit.codegen.listing import ptx_listing, sass_listing
 from sparsekit.codegen.lock import FILE_NAME, read_lock
 from sparsekit.codegen.regression import are_side_by_side
 from sparsekit.codegen.requirements import parse_requirement
+from sparsekit.codegen.verdict import compare_all
 from sparsekit.errors import EXIT_CHECK_FAILED, ToolchainError, UsageError
 from sparsekit.report.document import Document, joined
 from sparsekit.report.findings import sarif
@@ -46,6 +47,15 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--lock-file", type=_FILE, default=FILE_NAME, show_default=True, help="The lock.")
 @click.option("--github", is_flag=True, help="Annotations for GitHub, on standard error.")
 @click.option(
+    "--audit", is_flag=True,
+    help="Of Triton kernels: each argument aligned, not aligned, 1; what gets bad, and the fix.",
+)  # fmt: skip
+@click.option(
+    "--blame", is_flag=True,
+    help="With --against another Triton: is it the front end, ptxas or its options?",
+)  # fmt: skip
+@click.option("--numerics", is_flag=True, help="With --against: what changes rounding.")
+@click.option(
     "--dump", type=click.Choice(["sass", "ptx"]), help="The whole code of each entry, loads marked."
 )
 @click.option("--lineinfo", is_flag=True, help="Look at the artifacts with source lines.")
@@ -56,8 +66,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def command(
     ctx: click.Context, references: tuple[str, ...], arch: str | None, toolchains: tuple[str, ...],
     against: str | None, required: tuple[str, ...], locked: bool, accept: str | None,
-    lock_file: Path, github: bool, dump: str | None, lineinfo: bool, build: bool,
-    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
+    lock_file: Path, github: bool, audit: bool, blame: bool, numerics: bool, dump: str | None,
+    lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
+    output: Path | None,
 ) -> None:  # fmt: skip
     """Registers, spills, shared bytes and load widths of generated code.
 
@@ -74,6 +85,8 @@ def command(
     """
     if accept is not None and not locked:
         raise UsageError("--accept goes with --locked")
+    if (blame or numerics) and against is None:
+        raise UsageError(f"--{'blame' if blame else 'numerics'} goes with --against REF")
     requirements = [parse_requirement(text) for text in required]
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
     if locked:
@@ -83,10 +96,18 @@ def command(
     looker = Looker(session, build=build)
     found = looker.look(references, toolchains, arch)
     results = checks.Results()
+    if audit:
+        origins.audit(results, looker, references, toolchains, arch)
     if are_side_by_side(found.ledgers) and not (found.images or locked or against):
         checks.matrix(results, found.ledgers)
     if against is not None:
-        checks.against(results, looker, found.ledgers, against, toolchains, arch)
+        bases = looker.look([against], toolchains, arch)
+        comparisons = compare_all(found.ledgers, bases.ledgers)
+        checks.compared(results, comparisons)
+        if blame:
+            origins.blamed(results, looker, comparisons, [*found.built, *bases.built])
+        if numerics:
+            checks.rounding(results, comparisons)
     if requirements:
         checks.required(results, requirements, found.ledgers)
     if locked:
@@ -112,7 +133,7 @@ def _listings(looker: Looker, found: Inspected, dump: str) -> dict[Name, list[st
     """The code of every entry that was found; of foreign code the SASS."""
     images = dict(found.images)
     listings: dict[Name, list[str]] = {}
-    for artifact in found.built:
+    for artifact, _ in found.built:
         for record in artifact.manifest.entries:
             name = name_of(artifact, record)
             images[name] = artifact.cubin(record.entry)

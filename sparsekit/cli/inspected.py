@@ -17,7 +17,7 @@ from sparsekit.codegen.inspect import Inspector
 from sparsekit.codegen.ledger import Ledger, Name
 from sparsekit.errors import CompileError, ToolchainError, UsageError
 from sparsekit.model.arch import ArchRequest
-from sparsekit.model.artifact import Artifact
+from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.store.notes import Notes
 from sparsekit.toolchain.find import Toolchains
 from sparsekit.toolchain.tools import find_nvdisasm
@@ -25,12 +25,12 @@ from sparsekit.toolchain.tools import find_nvdisasm
 
 @dataclass
 class Inspected:
-    """Ledgers of what was asked for. built: the artifacts that they are of; images: the cubins of
-    foreign code; failed: jobs that could not be built; refused: whether a target that was named, or
-    a part of foreign code, could not be had."""
+    """Ledgers of what was asked for. built: the artifacts that they are of, and the jobs that made
+    them; images: the cubins of foreign code; failed: jobs that could not be built; refused: whether
+    a target that was named, or a part of foreign code, could not be had."""
 
     ledgers: list[Ledger] = field(default_factory=list)
-    built: list[Artifact] = field(default_factory=list)
+    built: list[tuple[Artifact, CompileJob]] = field(default_factory=list)
     images: dict[Name, bytes] = field(default_factory=dict)
     failed: list[Outcome] = field(default_factory=list)
     refused: bool = False
@@ -69,7 +69,7 @@ class Looker:
         else:
             choices = self.session.catalog.resolve(ours, toolchains)
             plan = self.session.planner.plan(choices, requested_archs(arch), every_instance=False)
-            found = self._look_at(plan)
+            found = self.look_at(plan)
         for text in paths:
             self._look_into(Path(text).expanduser(), requested_archs(arch) if arch else (), found)
         return found
@@ -83,7 +83,7 @@ class Looker:
         found.images |= seen.images
         found.refused = found.refused or bool(seen.problems)
 
-    def _look_at(self, plan: Plan) -> Inspected:
+    def look_at(self, plan: Plan) -> Inspected:
         found = Inspected(refused=any(r.named for r in plan.refused))
         for reason in dict.fromkeys(r.reason for r in plan.refused):
             say(reason)
@@ -91,11 +91,7 @@ class Looker:
         order = {job.key: place for place, job in enumerate(plan.jobs)}
         outcomes.sort(key=lambda o: order[o.job.key])
         found.failed = [o for o in outcomes if o.error is not None]
-        pairs = [
-            (o.artifact, str(o.job.kernel.folder / o.job.kernel.source))
-            for o in outcomes
-            if o.artifact is not None
-        ]
-        found.built = [artifact for artifact, _ in pairs]
-        found.ledgers = list(self.inspector.ledgers(pairs))
+        found.built = [(o.artifact, o.job) for o in outcomes if o.artifact is not None]
+        sources = [(a, str(job.kernel.folder / job.kernel.source)) for a, job in found.built]
+        found.ledgers = list(self.inspector.ledgers(sources))
         return found

@@ -1,8 +1,8 @@
 """Toolchains side by side: which cell of a row is the worst, and where code got bad for the first
 time.
 
-Worse is any fact in its bad direction. Bad is what users feel: gathers that lost a quarter of their
-width, loops or loads that lost half of what they move at a time, new spills, twice the registers.
+Worse is any fact in its bad direction. Bad is what users feel: loads that lost a quarter of their
+width, stores or loops that lost half of what they move at a time, new spills, twice the registers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from sparsekit.model.toolchain import version_tuple
 _Facts = Mapping[str, Fact]
 # Fact -> now / before from which on it is bad, and the same for what should be small.
 _SMALLER_IS_BAD = {
-    "gather.min_bytes": 0.75, "gather.mean_bytes": 0.75, "load.mean_bytes": 0.5,
-    "loops.max_load_bytes": 0.5, "loops.min_load_bytes": 0.5,
+    "gather.min_bytes": 0.75, "gather.mean_bytes": 0.75, "load.min_bytes": 0.75,
+    "load.mean_bytes": 0.75,
+    "store.mean_bytes": 0.5, "loops.max_load_bytes": 0.5, "loops.min_load_bytes": 0.5,
 }  # fmt: skip
 _LARGER_IS_BAD = {"registers": 2.0}
 _SPILLS = "spills"

@@ -23,6 +23,7 @@ _ARITHMETIC = frozenset({
 _CONVERSIONS = frozenset({"F2F", "F2FP", "HADD2.F32", "I2F", "F2I"})
 _SCHEDULING = frozenset({"MMA", "reuse"})  # HFMA2.MMA is HFMA2 on another pipe
 _MAX_STEPS = 4096  # a bound on what is kept; no kernel of ours has a hundred
+PRODUCT, SUM, FUSED = "product", "sum", "fma"
 _SUMS = frozenset({"FADD", "FADD2", "DADD", "HADD2"})
 
 
@@ -74,15 +75,9 @@ def _name(instruction: SassInstruction) -> str:
 
 
 def _kind(origin: str) -> str:
-    """What matters of an operand's origin: a product, a sum, a tensor result, or just a value."""
+    """What matters of an operand's origin: a product, a sum, or just a value."""
     if origin in ("FMUL", "FMUL2", "DMUL", "HMUL2"):
-        return "product"
+        return PRODUCT
     if origin in _SUMS:
-        return "sum"
-    if origin in ("FFMA", "FFMA2", "DFMA", "HFMA2"):
-        return "fma"
-    if is_tensor(origin):
-        return "matrix"
-    if origin in ("global", "shared"):
-        return "loaded"
-    return "exp2" if origin == "MUFU" else "value"
+        return SUM
+    return FUSED if origin in ("FFMA", "FFMA2", "DFMA", "HFMA2") else "value"
