@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -58,3 +59,25 @@ def test_every_kernel_folder_has_a_readme():
     folders = [p.parent for p in ROOT.glob("kernels_*/*/spec.py")]
     assert folders
     assert [f for f in folders if not (f / "README.md").is_file()] == []
+
+
+def test_figures_come_from_the_stored_results():
+    def derived(*arguments: str) -> str:
+        command = [sys.executable, "docs/results/summary.py", *arguments]
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert derived() in README
+    assert derived("sparse_prefill") in (ROOT / "kernels_cu/sparse_prefill/README.md").read_text()
+    for op in ("gated_pool", "sparse_attn_paged"):
+        assert derived(op) in (ROOT / f"kernels_triton/{op}/README.md").read_text()
+
+
+def test_nothing_stored_failed():
+    for name in ("verify-h200.json", "bitwise-h200.json"):
+        results = json.loads((ROOT / "docs" / "results" / name).read_text())["results"]
+        assert [r for r in results if r["ok"] is False] == []
+        assert any(r["ok"] for r in results)
+    findings = json.loads((ROOT / "docs" / "results" / "sanitizer-h200.json").read_text())
+    assert all(f["ok"] for f in findings["findings"])

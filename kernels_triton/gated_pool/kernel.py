@@ -4,7 +4,7 @@
 
 Every variant walks r upwards from 0 with the same roundings, so all give the same bits:
 
-    top = max_r score_r                               exact
+    top = max_r score_r                               exact, NaN if one is
     w_r = ex2.approx((score_r - top) log2(e))         difference and product each rounded
     den += w_r;  num = fma(w_r, kv_r, num)
     out = div.full(num, den)                          then rounded once to the type of out
@@ -34,24 +34,29 @@ def gated_pool_fwd(
     group = (tl.program_id(0) // column_blocks).to(tl.int64)
     cols = tl.program_id(0) % column_blocks * BLOCK_D + tl.arange(0, BLOCK_D)
     in_row = cols < D
-    score_group_ptr = score_ptr + group * score_b_stride + cols
-    kv_group_ptr = kv_ptr + group * kv_b_stride + cols
+    score_group_ptr = score_ptr + group * score_b_stride
+    kv_group_ptr = kv_ptr + group * kv_b_stride
 
     top = tl.full((BLOCK_D,), float("-inf"), tl.float32)
-    for r in tl.range(0, R, loop_unroll_factor=UNROLL):
-        score = tl.load(score_group_ptr + r * score_r_stride, mask=in_row, other=float("-inf"))
-        top = tl.maximum(top, score.to(tl.float32))
+    score_row_ptr = score_group_ptr
+    for _ in tl.range(0, R, loop_unroll_factor=UNROLL):
+        score = tl.load(score_row_ptr + cols, mask=in_row, other=float("-inf"))
+        top = tl.maximum(top, score.to(tl.float32), propagate_nan=tl.PropagateNan.ALL)
+        score_row_ptr += score_r_stride
 
     den = tl.zeros((BLOCK_D,), tl.float32)
     num = tl.zeros((BLOCK_D,), tl.float32)
-    for r in tl.range(0, R, loop_unroll_factor=UNROLL):
-        score = tl.load(score_group_ptr + r * score_r_stride, mask=in_row, other=float("-inf"))
+    score_row_ptr = score_group_ptr
+    kv_row_ptr = kv_group_ptr
+    for _ in tl.range(0, R, loop_unroll_factor=UNROLL):
+        score = tl.load(score_row_ptr + cols, mask=in_row, other=float("-inf"))
+        kv = tl.load(kv_row_ptr + cols, mask=in_row, other=0.0).to(tl.float32)
         score = score.to(tl.float32)
-        kv = tl.load(kv_group_ptr + r * kv_r_stride, mask=in_row, other=0.0).to(tl.float32)
-        # -inf removes its element: a weight of 0 would keep a NaN in kv, and -inf - -inf is NaN.
-        present = score != float("-inf")
-        w = tl.where(present, tl.exp(score - top), 0.0)
+        score_row_ptr += score_r_stride
+        kv_row_ptr += kv_r_stride
+        w = tl.exp(score - top)
         den += w
-        num = tl.fma(w, tl.where(present, kv, 0.0), num)
-    out = tl.where(den == 0.0, 0.0, num / den)
+        # A weight of 0 would keep a NaN in kv.
+        num = tl.fma(w, tl.where(score != float("-inf"), kv, 0.0), num)
+    out = tl.where(top == float("-inf"), 0.0, num / den)
     tl.store(out_ptr + group * out_b_stride + cols, out.to(out_ptr.dtype.element_ty), mask=in_row)

@@ -26,14 +26,18 @@ class Session:
     store: Store
 
     def built(self, plan: Plan, *, build: bool, force: bool = False) -> list[Outcome]:
-        """Every job's outcome, with progress on standard error. With build=False nothing is
-        compiled: MissingArtifactError names the command that would."""
+        """Every job's outcome in the plan's order, with progress on standard error.
+
+        build=False compiles nothing: MissingArtifactError names the command that would.
+        """
         if not build:
             for job in plan.jobs:
                 if self.store.get(job.key) is None:
                     raise MissingArtifactError(f"{job} is not built; {job.build_command}")
         steps = execute(plan.jobs, self.store, workers=self.settings.jobs, force=force)
-        return list(shown(steps, len(plan.jobs), "building"))
+        place = {job.key: number for number, job in enumerate(plan.jobs)}
+        outcomes = shown(steps, len(plan.jobs), "building")
+        return sorted(outcomes, key=lambda outcome: place[outcome.job.key])
 
 
 def open_session(

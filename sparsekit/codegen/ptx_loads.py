@@ -12,6 +12,7 @@ from sparsekit.codegen.ledger import UNKNOWN_WIDTH, Histogram, by_width
 from sparsekit.ptx import Function, Instruction
 from sparsekit.ptx.operands import Immediate
 
+_CLASSES = ("ld.global", "cp.async", "cp.async.bulk")
 _VECTOR = re.compile(r"v([248])")
 _TYPE = re.compile(r"[bufs](\d+)|bf16|f16")
 _BITS_PER_BYTE = 8
@@ -24,7 +25,7 @@ def ptx_loads(entry: Function) -> Histogram:
         if (load := _load(instruction)) is not None:
             kind, width = load
             found.setdefault(kind, Counter())[width] += 1
-    return {kind: by_width(widths) for kind, widths in found.items()}
+    return {kind: by_width(found[kind]) for kind in _CLASSES if kind in found}
 
 
 def _load(instruction: Instruction) -> tuple[str, str] | None:

@@ -37,15 +37,30 @@ def unique_rows(count: int, rows: int, columns: int, random: torch.Generator) ->
     """
     if rows == 0 or columns == 0:
         return torch.full((count, columns), -1, dtype=torch.int32)
-    lines = []
-    for _ in range(count):
-        picked = [torch.randperm(rows, generator=random) for _ in range(-(-columns // rows))]
-        lines.append(torch.cat(picked)[:columns])
-    return (
-        torch.stack(lines).to(torch.int32)
-        if lines
-        else torch.empty((0, columns), dtype=torch.int32)
-    )
+    if columns > rows // 2:
+        picked = [_permutations(count, rows, random) for _ in range(-(-columns // rows))]
+        return torch.cat(picked, dim=1)[:, :columns]
+    numbers = torch.randint(0, rows, (count, columns), generator=random, dtype=torch.int32)
+    pending = torch.arange(count)
+    while len(pending):
+        repeated = _repeated(numbers[pending])
+        pending, where = pending[repeated.any(dim=1)], repeated[repeated.any(dim=1)]
+        again = torch.randint(0, rows, (int(where.sum()),), generator=random, dtype=torch.int32)
+        numbers[pending] = numbers[pending].masked_scatter(where, again)
+    return numbers
+
+
+def _permutations(count: int, rows: int, random: torch.Generator) -> torch.Tensor:
+    lines = [torch.randperm(rows, generator=random, dtype=torch.int32) for _ in range(count)]
+    return torch.stack(lines) if lines else torch.empty((0, rows), dtype=torch.int32)
+
+
+def _repeated(numbers: torch.Tensor) -> torch.Tensor:
+    """Which elements stand in their line already, further left."""
+    ascending, order = numbers.sort(dim=1, stable=True)
+    same = torch.zeros_like(numbers, dtype=torch.bool)
+    same[:, 1:] = ascending[:, 1:] == ascending[:, :-1]
+    return torch.zeros_like(same).scatter(1, order, same)
 
 
 def invalid_numbers(count: int, rows: int, random: torch.Generator) -> torch.Tensor:

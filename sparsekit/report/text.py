@@ -36,7 +36,7 @@ def render_text(document: Document, *, terminal_columns: int | None) -> str:
             console.print(_table(part))
         else:
             _print_lines(console, part)
-    return stream.getvalue().rstrip("\n")
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
 def _table(table: Table) -> RichTable:

@@ -50,19 +50,22 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
         if not archs:
             reason = f"no target of {' '.join(kernel.targets)} runs on {format_capability(device)}"
             yield Decision(kernel.name, False, reason)
+        told: set[tuple[str, str]] = set()
         for arch in archs:
             for name in names:
-                yield from _decide_variant(kernel, name, arch, call)
+                yield from _decide_variant(kernel, name, arch, call, told)
 
 
-def _decide_variant(kernel: Kernel, name: str, arch: Arch, call: Call) -> Iterable[Decision]:
-    told = set()  # a reason that holds for every instance is told once
+def _decide_variant(
+    kernel: Kernel, name: str, arch: Arch, call: Call, told: set[tuple[str, str]]
+) -> Iterable[Decision]:
+    """told: variants with reasons that were given already, for another target or instance."""
     for instance in kernel.instances:
         variant = kernel.variant_at(name, arch, instance)
         if reason := kernel.reject(variant, call):
-            if reason not in told:
-                yield Decision(f"{kernel.name}:{name} {arch}", False, reason)
-            told.add(reason)
+            if (name, reason) not in told:
+                yield Decision(f"{kernel.name}:{name}", False, reason)
+            told.add((name, reason))
             continue
         launches = kernel.launches(variant, call)
         candidate = Candidate(kernel, variant, arch, instance, launches)

@@ -131,6 +131,7 @@ _PERF = (
     _case("seed1_full", "perf", **_SEED1),
     _case("seed1_full_length", "perf", **_SEED1, topk_length="valid"),
     *(_case(f"v32_kv{n}", "perf", 4096, n, 128, 576, 2048) for n in (8192, 32768, 65536, 131072)),
+    _case("h16_d576", "perf", 4096, 65536, 16, 576, 2048),
     _case("h64_d576", "perf", 4096, 32768, 64, 576, 2048),
     *(
         _case(f"h{h_q}_k{topk}", "perf", 4096, 65536, h_q, 512, topk)
