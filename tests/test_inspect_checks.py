@@ -185,10 +185,12 @@ class TestLock:
         assert json.loads(lock.file.read_text())["accepted"] == [accepted]
 
     def test_what_the_lock_has_not_is_said(self, lock):
-        lock("lock", f"{GATHER}:wide", "--arch", "9.0")
-        more = lock("inspect-sass", f"{GATHER}:narrow", "--arch", "9.0", "--locked").stdout
+        lock("lock", f"{GATHER}:wide", "--arch", "8.0;9.0")
+        more = lock("inspect-sass", GATHER, "--arch", "9.0", "--locked").stdout
         assert "not in the lock" in more
         assert "in the lock and not made" in more
+        none = lock("inspect-sass", f"{GATHER}:narrow", "--arch", "9.0", "--locked", code=2)
+        assert "so nothing was checked" in none.stderr
 
     def test_files_that_are_no_lock(self, lock):
         assert "sparsekit lock writes it" in lock("inspect-sass", "--locked", code=2).stderr
@@ -215,7 +217,7 @@ def test_the_first_bad_release_is_named_by_arch():
     toolchains, made = rows(found)
     assert toolchains == ["triton-3.6.0", "triton-3.8.0", "triton-3.10.0"]
     assert [(r.some.name.arch, r.first_bad, r.worst) for r in made] == [
-        ("sm_90", "triton-3.8.0", "triton-3.10.0"), ("sm_80", None, None),
+        ("sm_90", "triton-3.8.0", ("triton-3.10.0",)), ("sm_80", None, ()),
     ]  # fmt: skip
     assert made[0].reasons == ("registers 32 -> 64",)
     assert made[1].cells["triton-3.10.0"] is None

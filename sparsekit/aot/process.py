@@ -55,7 +55,7 @@ class Worker:
         self._answers = os.fdopen(read_end, "r")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sparsekit.aot.worker", str(write_end)],
+                [sys.executable, "-m", "sparsekit.aot.worker", str(write_end), self._folder.name],
                 stdin=subprocess.PIPE,
                 stdout=self._printed,
                 stderr=self._printed,

@@ -1,4 +1,6 @@
-"""The compile worker: `python -m sparsekit.aot.worker ANSWER_FD`, one per toolchain and option set.
+"""The compile worker: `python -m sparsekit.aot.worker ANSWER_FD TEMPORARY_FOLDER`.
+
+One per toolchain and option set.
 
 One JSON request a line on standard input, one JSON answer a line on the descriptor. Standard output
 and error are one file of the parent's: what compilers print can never mix with an answer, and the
@@ -54,7 +56,7 @@ def _receive(requests: queue.SimpleQueue[str]) -> None:
     """Hand over the requests; their end is the parent's, whatever is being compiled then."""
     for line in sys.stdin:
         requests.put(line)
-    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
     os._exit(0)
 
 

@@ -17,6 +17,7 @@ from sparsekit.codegen.numerics import numerics, numerics_findings
 from sparsekit.codegen.regression import regression_findings, rows
 from sparsekit.codegen.requirements import Requirement, check
 from sparsekit.codegen.verdict import Comparison, worse_findings
+from sparsekit.errors import UsageError
 from sparsekit.report.causes import numerics_document
 from sparsekit.report.compare import comparison_document, matrix_document
 from sparsekit.report.document import Document, Lines
@@ -82,6 +83,11 @@ def locked(results: Results, ledgers: Sequence[Ledger], file: Path, accepted: st
     """Compare with the lock. accepted: the reason to record what got worse instead of failing."""
     lock = locks.read_lock(file)
     found = locks.check_locked(lock, ledgers)
+    if len(found.unknown) == len(ledgers):
+        raise UsageError(
+            f"none of the {len(ledgers)} entries is in {file}, so nothing was checked; "
+            "sparsekit lock records them"
+        )
     if accepted is not None and found.findings:
         today = datetime.now(UTC).date().isoformat()
         locks.write_lock(locks.accept(lock, ledgers, accepted, today), file)

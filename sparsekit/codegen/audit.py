@@ -100,9 +100,7 @@ def _fix(specialisation: Specialisation) -> str:
         return ""
     promise = f"Promise({arg.name!r}, {DIVISOR}) in spec.py"
     if specialisation.state == ONE:
-        return (
-            f"keep {arg.name} out of specialisation (do_not_specialize), or lay the data out anew"
-        )
+        return f"keep {arg.name} out of specialisation: do_not_specialize=[{arg.name!r}]"
     if arg.is_pointer:
         return (
             f"assert that {arg.name} lies at a multiple of {DIVISOR} bytes, and promise it: "

@@ -30,11 +30,11 @@ _SPILLS = "spills"
 @dataclass(frozen=True)
 class Row:
     """One entry under each toolchain. cells: None where the toolchain has no such target. worst:
-    the toolchain with the worst code where one is bad; first_bad: the first release that is bad
+    the toolchains with the worst code where it is bad; first_bad: the first release that is bad
     against the oldest one, and why."""
 
     cells: Mapping[str, Ledger | None]
-    worst: str | None
+    worst: tuple[str, ...]
     first_bad: str | None
     reasons: tuple[str, ...]
 
@@ -107,11 +107,11 @@ def _row(cells: Mapping[str, Ledger | None]) -> Row:
     facts = {t: facts_of(ledger) for t, ledger in cells.items() if ledger is not None}
     oldest = next(iter(facts.values()))
     first_bad = next(((t, why) for t, now in facts.items() if (why := bad(oldest, now))), None)
-    best = min(facts, key=lambda t: _cost(facts[t]))
-    worst = max(facts, key=lambda t: _cost(facts[t]))
+    cost = {t: _cost(now) for t, now in facts.items()}
+    best, worst = min(cost, key=cost.__getitem__), max(cost, key=cost.__getitem__)
     return Row(
         cells,
-        worst if bad(facts[best], facts[worst]) else None,
+        tuple(t for t in cost if cost[t] == cost[worst]) if bad(facts[best], facts[worst]) else (),
         first_bad[0] if first_bad else None,
         first_bad[1] if first_bad else (),
     )

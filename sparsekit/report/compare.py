@@ -82,7 +82,7 @@ def _cell(row: Row, toolchain: str) -> Cell:
     ledger = row.cells.get(toolchain)
     if ledger is None:
         return "no such target" if toolchain in row.cells else None
-    mark = f" {_WORST}" if toolchain == row.worst else ""
+    mark = f" {_WORST}" if toolchain in row.worst else ""
     return f"{_summary(ledger)}{mark}"
 
 
@@ -126,7 +126,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "instance": name.instance,
         "entry": name.entry,
         "arch": name.arch,
-        "worst": row.worst,
+        "worst": list(row.worst),
         "first_bad": row.first_bad,
         "reasons": list(row.reasons),
     }
