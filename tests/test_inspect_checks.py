@@ -171,6 +171,12 @@ class TestLock:
         found = lock("inspect-sass", "--locked", code=1).stdout
         assert "gather.min_bytes was 32, is 16" in found
 
+    def test_gathers_that_are_gone_are_worse(self, lock):
+        lock("lock", f"{SCALE}:plain", "--arch", "9.0")
+        self.edit(lock, "gather.min_bytes", 16)
+        found = lock("inspect-sass", "--locked", code=1).stdout
+        assert "gather.min_bytes was 16, is not there any more" in found
+
     def test_accepting_keeps_the_reason(self, lock):
         lock("lock", f"{GATHER}:wide", "--arch", "9.0")
         self.edit(lock, "registers", 1)
@@ -200,6 +206,32 @@ class TestLock:
     def test_accept_needs_locked(self, run_cli):
         done = run_cli("inspect-sass", f"{GATHER}:wide", "--arch", "9.0", "--accept", "why not")
         assert done.returncode == 2
+
+
+class TestOurLock:
+    """codegen.lock.json of the repository against what is built here."""
+
+    def locked(self, run_cli, *args: str, **env: str) -> dict:
+        done = run_cli("inspect-sass", "--locked", *args, "--format", "json", timeout=1800, **env)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+        data = json.loads(done.stdout)
+        assert data["lock"]["unknown"] == []
+        assert data["lock"]["missing"] == []
+        return data
+
+    def test_the_installed_compilers(self, run_cli):
+        listed = json.loads(run_cli("toolchain", "list", "--format", "json").stdout)["toolchains"]
+        installed = [t["id"] for t in listed if not t["added"]]
+        data = self.locked(run_cli, "--toolchain", ",".join(installed))
+        assert {e["toolchain"] for e in data["entries"]} == set(installed)
+
+    @pytest.mark.toolchains
+    def test_the_other_tritons(self, run_cli, toolchain_data_dir):
+        data = self.locked(
+            run_cli, "--toolchain", "triton-3.6.0,triton-3.8.0",
+            SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
+        )  # fmt: skip
+        assert len(data["entries"]) == 112
 
 
 def ledger(toolchain: str, arch: str = "sm_90", **resources: int) -> Ledger:
