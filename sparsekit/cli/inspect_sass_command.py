@@ -20,7 +20,7 @@ from sparsekit.cli.options import (
 from sparsekit.cli.session import open_session
 from sparsekit.codegen.inspect import name_of
 from sparsekit.codegen.ledger import Name
-from sparsekit.codegen.listing import ptx_listing, sass_listing
+from sparsekit.codegen.listing import ptx_listing
 from sparsekit.codegen.lock import FILE_NAME, read_lock
 from sparsekit.codegen.regression import are_side_by_side
 from sparsekit.codegen.requirements import parse_requirement
@@ -142,7 +142,7 @@ def _listings(looker: Looker, found: Inspected, dump: str) -> dict[Name, list[st
     for name, image in images.items():
         if name not in listings:
             try:
-                listings[name] = sass_listing(looker.inspector.code(image)[name.entry])
+                listings[name] = looker.inspector.listing(image, name.entry)
             except ToolchainError as error:
                 listings[name] = [f"not available: {error}"]
     return listings

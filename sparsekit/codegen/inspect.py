@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from sparsekit.codegen.ledger import (
     Resources,
     SassFacts,
 )
+from sparsekit.codegen.listing import sass_listing
 from sparsekit.codegen.ptx_loads import ptx_loads
-from sparsekit.codegen.sass import SassInstruction, disassemble
+from sparsekit.codegen.sass import disassemble
+from sparsekit.codegen.source_lines import source_lines
 from sparsekit.errors import ToolchainError
 from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import Artifact, EntryRecord
@@ -74,11 +76,12 @@ class Inspector:
             self._notes.put(key, known)
         return dict(known)
 
-    def code(self, image: bytes) -> Mapping[str, tuple[SassInstruction, ...]]:
-        """The instructions by entry. Raises ToolchainError where they cannot be had."""
+    def listing(self, image: bytes, entry: str) -> list[str]:
+        """The machine code of an entry for people. Raises ToolchainError where there is none."""
         if self._nvdisasm is None:
             raise ToolchainError("nvdisasm was not found")
-        return disassemble(image, self._nvdisasm)
+        code = disassemble(image, self._nvdisasm)[entry]
+        return sass_listing(code, source_lines(image, self._nvdisasm).get(entry, {}))
 
     def _of_artifact(self, artifact: Artifact, source: str) -> Iterator[Ledger]:
         manifest = artifact.manifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sparsekit.codegen.flow import flow_of
 from sparsekit.codegen.gathers import trace
@@ -13,9 +13,9 @@ from sparsekit.ptx import parse
 _LOADS = frozenset({*GLOBAL_LOADS, *BULK_LOADS})
 
 
-def sass_listing(code: Sequence[SassInstruction]) -> list[str]:
-    """One line an instruction. A global load bears its width, and whether it gathers; a loop's
-    first instruction bears its number."""
+def sass_listing(code: Sequence[SassInstruction], places: Mapping[int, str]) -> list[str]:
+    """One line an instruction. A global load bears its width, whether it gathers, and its source
+    line from `places`, by offset in bytes; a loop's first instruction bears its number."""
     flow = flow_of(code)
     gathers = trace(code, flow).gathers
     heads = {loop.start: number for number, loop in enumerate(flow.loops)}
@@ -25,12 +25,11 @@ def sass_listing(code: Sequence[SassInstruction]) -> list[str]:
         if instruction.offset in heads:
             notes.append(f"loop {heads[instruction.offset]}")
         if instruction.base in _LOADS:
-            size = (
-                "bulk"
-                if instruction.base in BULK_LOADS
-                else (f"{access_bytes(instruction.opcode)} B")
-            )
-            notes.append(f"{'gather' if i in gathers else 'load'} {size}")
+            bulk = instruction.base in BULK_LOADS
+            size = "bulk" if bulk else f"{access_bytes(instruction.opcode)} B"
+            place = places.get(instruction.offset)
+            at = f" at {place}" if place else ""
+            notes.append(f"{'gather' if i in gathers else 'load'} {size}{at}")
         mark = f"  <-- {', '.join(notes)}" if notes else ""
         lines.append(f"{instruction}{mark}")
     return lines

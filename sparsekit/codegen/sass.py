@@ -46,12 +46,25 @@ class SassInstruction:
 
 def disassemble(cubin: bytes, nvdisasm: Path) -> dict[str, tuple[SassInstruction, ...]]:
     """The instructions by function. Raises ToolchainError when the tool fails or shows nothing."""
+    listing = run_nvdisasm(cubin, nvdisasm, "-json")
+    try:
+        _, functions = json.loads(listing)
+        found = {f["function-name"]: _instructions(f["sass-instructions"]) for f in functions}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ToolchainError(f"{nvdisasm} gave no readable JSON: {error}") from error
+    if not any(found.values()):
+        raise ToolchainError(f"{nvdisasm} shows no instructions; it may be too old for this arch")
+    return found
+
+
+def run_nvdisasm(cubin: bytes, nvdisasm: Path, *options: str) -> str:
+    """What the tool prints. Raises ToolchainError when it does not run or fails."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         try:
             done = subprocess.run(
-                [str(nvdisasm), "-json", file.name], capture_output=True, text=True,
+                [str(nvdisasm), *options, file.name], capture_output=True, text=True,
                 timeout=_LIMIT_S, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -59,14 +72,7 @@ def disassemble(cubin: bytes, nvdisasm: Path) -> dict[str, tuple[SassInstruction
     if done.returncode != 0:
         told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ToolchainError(f"{nvdisasm} failed with exit code {done.returncode}: {told}")
-    try:
-        _, functions = json.loads(done.stdout)
-        found = {f["function-name"]: _instructions(f["sass-instructions"]) for f in functions}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ToolchainError(f"{nvdisasm} gave no readable JSON: {error}") from error
-    if not any(found.values()):
-        raise ToolchainError(f"{nvdisasm} shows no instructions; it may be too old for this arch")
-    return found
+    return done.stdout
 
 
 def _instructions(listed: list[dict[str, str]]) -> tuple[SassInstruction, ...]:
