@@ -101,6 +101,7 @@ def test_a_triton_cache_brings_shared_bytes_and_ptx(inspect, built, tmp_path):
     (cache / "__grp__gated_pool_fwd.json").write_text("{}")
     (entry,) = inspect(f"{tmp_path}/cache")["entries"]
     assert entry["kernel"] == "ABCDEF/gated_pool_fwd.cubin"
+    assert entry["arch"] == "sm_90a"  # its own cubin leaves the suffix out, its PTX does not
     assert entry["dynamic_shared_bytes"] == 4096
     assert entry["toolchain"] == "triton-3.7.1"
     assert entry["ptx_loads"] == {"ld.global": {"8": 3}}

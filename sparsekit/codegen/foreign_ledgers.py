@@ -67,8 +67,10 @@ class ForeignReader:
                 self._keep(self._cubin(found), images, problems)
         covered = {(i.piece.file, _capability(i.cubin.arch)) for i in images}
         for piece in texts:
-            target = _target(piece)
-            if (piece.file, _capability(target)) not in covered and _is_wanted(target, archs):
+            target = _target(piece.data)
+            if target is None:
+                problems.append(f"{piece.file}: PTX without a .target")
+            elif (piece.file, _capability(target)) not in covered and _is_wanted(target, archs):
                 self._keep(self._assembled(piece, target), images, problems)
         wanted = [i for i in images if _is_wanted(i.cubin.arch, archs)]
         problems = list(dict.fromkeys(problems))
@@ -92,6 +94,8 @@ class ForeignReader:
             return Problem(piece.file, f"truncated or damaged: {error}")
         if not cubin.entries:
             return Problem(piece.file, f"a cubin for {cubin.arch} without any kernel")
+        if piece.ptx is not None and not cubin.arch_is_exact:
+            cubin = replace(cubin, arch=_target(piece.ptx) or cubin.arch)
         return _Image(piece, piece.data, cubin, _producer(piece, cubin))
 
     def _assembled(self, piece: Piece, target: str) -> _Image | Problem:
@@ -140,12 +144,10 @@ def _nothing(
     return f"{path} holds no code that could be read\n{reasons}".rstrip()
 
 
-def _target(piece: Piece) -> str:
-    """The arch that a PTX text is for. Raises UsageError where it names none."""
-    match = _TARGET.search(piece.data)
-    if match is None:
-        raise UsageError(f"{piece.file}: PTX without a .target")
-    return match[1].decode()
+def _target(ptx: bytes) -> str | None:
+    """The arch that a PTX text is for."""
+    match = _TARGET.search(ptx)
+    return match[1].decode() if match else None
 
 
 def _capability(arch: str) -> Capability:

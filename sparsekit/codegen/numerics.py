@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from sparsekit.codegen.verdict import Comparison
 
 _SUM_STEPS = ("FADD", "DADD", "HADD2")
 _REDUCTION = ("FFMA.RM", "FFMA.SAT")  # how expf of CUDA's library takes its argument apart
+_PACKED = re.compile(r"^(FADD|FMUL|FFMA)2")
 _SHOWN_STEPS = 6
 
 
@@ -67,8 +69,9 @@ def _changes(ours: Ledger, base: Ledger | None) -> tuple[Change, ...] | None:
 
 
 def _names(steps: Iterable[str]) -> set[str]:
-    """The operations alone: what feeds them differs with every unrolling and peeling."""
-    return {step.partition("(")[0] for step in steps}
+    """The operations alone: what feeds them differs with every unrolling and peeling. Two packed
+    into one instruction round as they do alone."""
+    return {_PACKED.sub(r"\1", step.partition("(")[0]) for step in steps}
 
 
 def _tensor(sass: SassFacts) -> str:
