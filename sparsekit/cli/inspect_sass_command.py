@@ -72,15 +72,17 @@ def command(
 ) -> None:  # fmt: skip
     """Registers, spills, shared bytes and load widths of generated code.
 
-    Widths are bytes per thread. A gather is a load whose address depends on an earlier load. With
-    several toolchains, a matrix with the worst cell marked and the first bad release. No GPU is
-    needed. What is not built yet is built first.
+    REF is a reference, or a path with code that others built: .cubin, .ptx, .fatbin, .so, .o, a
+    wheel's folder, a Triton cache. Widths are bytes per thread; a gather is a load whose address
+    depends on an earlier load. With several toolchains, a matrix with the worst cell marked and the
+    first bad release. No GPU is needed. What is not built yet is built first.
 
     \b
     sparsekit inspect-sass gated_pool --arch sm_90
     sparsekit inspect-sass sparse_attn_paged:plain --toolchain triton-3.6.0,triton-3.8.0 --arch all
     sparsekit inspect-sass cu/sparse_prefill:skip --against cu/sparse_prefill:noskip --arch 9.0
     sparsekit inspect-sass sparse_attn_paged:hint16 --require 'gather.min_bytes>=16' --github
+    sparsekit inspect-sass ~/.triton/cache --arch 9.0 --require 'spills==0'
     sparsekit inspect-sass --locked
     """
     if accept is not None and not locked:
