@@ -58,8 +58,8 @@ class Requirement:
 def parse_requirement(text: str) -> Requirement:
     """The release that `triton==3.6.0`, or an id, means. Raises UsageError with the form."""
     match = _FORM.fullmatch(text.strip())
-    names = {**{n: lang for lang, n in COMPILER_NAMES.items()}}
-    names |= {package: lang for lang, package in _PACKAGES.items()}
+    named = (*COMPILER_NAMES.items(), *_PACKAGES.items())
+    names: dict[str, Lang] = {name: lang for lang, name in named}
     if not match or match["name"] not in names:
         raise UsageError(
             f"{text!r} is no toolchain: expected one release, as in triton==3.6.0 or nvrtc==13.5.37"
@@ -80,10 +80,10 @@ def add(requirement: Requirement, toolchains: Toolchains) -> tuple[Toolchain, bo
         _check(requirement, stage)
         final = toolchains.folder / requirement.id
         try:
-            _make_way(final)
-            stage.rename(final)
+            if not _is_there(requirement, final):
+                stage.rename(final)
         except OSError as error:
-            if not final.is_dir():
+            if not _is_there(requirement, final):
                 raise ToolchainError(f"cannot make {final}: {error.strerror}") from error
     return toolchains.named(requirement.lang, requirement.id), True
 
@@ -127,10 +127,16 @@ def _attempt(folder: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _make_way(final: Path) -> None:
-    """Remove a folder of that name that holds no such toolchain, or half of one."""
-    if final.exists():
-        final.rename(final.with_name(f"{_ATTEMPT}{final.name}-{time.time_ns()}"))
+def _is_there(requirement: Requirement, final: Path) -> bool:
+    """Whether another process made it meanwhile. What bears its name and is no such toolchain, or
+    half of one, is moved out of the way."""
+    if not final.exists():
+        return False
+    found = toolchain_at(requirement.lang, [str(final)])
+    if found is not None and found.id == requirement.id:
+        return True
+    final.rename(final.with_name(f"{_ATTEMPT}{final.name}-{time.time_ns()}"))
+    return False
 
 
 def _install(requirement: Requirement, stage: Path, path: str) -> None:
