@@ -106,6 +106,11 @@ class TestNumerics:
             )
         }  # fmt: skip
 
+    def test_exact_and_approximate_division(self, inspect, copied):
+        quick = copied(CUDA, "quick", ("options={}", 'options={"prec_div": False}'))
+        found = changes(inspect, f"{quick}:divided", f"{CUDA}:divided")
+        assert found["division and roots"] == ("refined", "approximate")
+
     def test_flushing_subnormals(self, inspect, copied):
         flushing = copied(CUDA, "ftz", ("options={}", 'options={"ftz": True}'))
         before, now = changes(inspect, f"{flushing}:plain", f"{CUDA}:plain")["subnormals"]

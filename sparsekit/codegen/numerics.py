@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sparsekit.codegen.finding import Finding
 from sparsekit.codegen.ledger import Ledger, SassFacts
-from sparsekit.codegen.rounding import FUSED, PRODUCT, SUM
+from sparsekit.codegen.rounding import FUSED, PRODUCT, RECIPROCAL, SUM
 from sparsekit.codegen.verdict import Comparison
 
 _SUM_STEPS = ("FADD", "DADD", "HADD2")
@@ -59,6 +59,7 @@ def _changes(ours: Ledger, base: Ledger | None) -> tuple[Change, ...] | None:
         ("subnormals", _flushing(before), _flushing(now)),
         ("multiply-add", _fusion(before), _fusion(now)),
         ("exponential", _exponential(before), _exponential(now)),
+        ("division and roots", _division(before), _division(now)),
         ("order of sums", _order(before), _order(now)),
     )
     found = [Change(what, a, b) for what, a, b in pairs if a != b]
@@ -99,6 +100,15 @@ def _exponential(steps: Iterable[str]) -> str:
         return "none"
     exact = any(s.startswith(_REDUCTION) for s in found)
     return "exact (range reduction, then ex2)" if exact else "approximate (ex2 of a product)"
+
+
+def _division(steps: Iterable[str]) -> str:
+    """Whether a reciprocal or root of the hardware is refined until it is correctly rounded."""
+    found = set(steps)
+    if not any(s.startswith(("MUFU.RCP", "MUFU.RSQ")) for s in found):
+        return "none"
+    refined = any(s.startswith(("FFMA", "DFMA")) and RECIPROCAL in s for s in found)
+    return "refined" if refined else "approximate"
 
 
 def _order(steps: Iterable[str]) -> str:

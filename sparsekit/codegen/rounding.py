@@ -23,7 +23,7 @@ _ARITHMETIC = frozenset({
 _CONVERSIONS = frozenset({"F2F", "F2FP", "HADD2.F32", "I2F", "F2I"})
 _SCHEDULING = frozenset({"MMA", "reuse"})  # HFMA2.MMA is HFMA2 on another pipe
 _MAX_STEPS = 4096  # a bound on what is kept; no kernel of ours has a hundred
-PRODUCT, SUM, FUSED = "product", "sum", "fma"
+PRODUCT, SUM, FUSED, RECIPROCAL = "product", "sum", "fma", "reciprocal"
 _SUMS = frozenset({"FADD", "FADD2", "DADD", "HADD2"})
 
 
@@ -75,9 +75,11 @@ def _name(instruction: SassInstruction) -> str:
 
 
 def _kind(origin: str) -> str:
-    """What matters of an operand's origin: a product, a sum, or just a value."""
+    """What matters of an operand's origin: a product, a sum, a reciprocal, or just a value."""
     if origin in ("FMUL", "FMUL2", "DMUL", "HMUL2"):
         return PRODUCT
     if origin in _SUMS:
         return SUM
-    return FUSED if origin in ("FFMA", "FFMA2", "DFMA", "HFMA2") else "value"
+    if origin in ("FFMA", "FFMA2", "DFMA", "HFMA2"):
+        return FUSED
+    return RECIPROCAL if origin in ("MUFU.RCP", "MUFU.RSQ", "MUFU.RCP64H") else "value"

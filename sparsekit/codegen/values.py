@@ -161,7 +161,8 @@ class Tracer:
             reaching |= values.read(named, guard)
         if base in _HANDED_ON or ".MOV" in instruction.opcode:
             return reaching
-        return (reaching & ~self.labels.kinds) | self.labels.kind(base)
+        kind = ".".join(instruction.opcode.split(".")[:2]) if base == "MUFU" else base
+        return (reaching & ~self.labels.kinds) | self.labels.kind(kind)
 
 
 def _merge(entering: list[_State | None], block: int, state: Mapping[str, int]) -> bool:
