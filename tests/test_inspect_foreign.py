@@ -167,6 +167,6 @@ def test_an_installed_wheel_of_nvidia(inspect, tmp_path):
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
     subprocess.run([*command, str(tmp_path / "site"), WHEEL], check=True)
     found = inspect(f"{tmp_path}/site/nvidia", "--arch", "9.0")["entries"]
-    assert len(found) == 249
+    assert len(found) == 250  # as many as cuobjdump -res-usage lists
     assert {e["arch"] for e in found} == {"sm_90"}
     assert all(e["sass_loads"] and e["registers"] for e in found)

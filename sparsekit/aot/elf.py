@@ -96,7 +96,8 @@ def _read(image: bytes) -> Cubin:
     symbols = _symbols(sections, by_name[".symtab"])
     arch, exact = _arch(image, by_name)
     per_symbol: dict[tuple[int, int], int] = {}
-    for attribute, payload in _attributes(by_name[".nv.info"].data):
+    info = by_name.get(".nv.info")  # a cubin without functions has none
+    for attribute, payload in _attributes(info.data if info else b""):
         if attribute in (_REGCOUNT, _FRAME_SIZE):
             index, value = struct.unpack("<II", payload)
             per_symbol[attribute, index] = value

@@ -54,6 +54,7 @@ class ForeignReader:
         """
         images: list[_Image] = []
         problems: list[str] = []
+        empty: list[str] = []  # libraries are full of cubins without a kernel
         texts: list[Piece] = []
         others: set[str] = set()
         for found in read_foreign(path):
@@ -64,7 +65,11 @@ class ForeignReader:
             elif found.kind == "ptx":
                 texts.append(found)
             else:
-                self._keep(self._cubin(found), images, problems)
+                image = self._cubin(found)
+                if isinstance(image, _Image) and not image.cubin.entries:
+                    empty.append(f"{found.file}: a cubin for {image.cubin.arch} without any kernel")
+                else:
+                    self._keep(image, images, problems)
         covered = {(i.piece.file, _capability(i.cubin.arch)) for i in images}
         for piece in texts:
             target = _target(piece.data)
@@ -76,7 +81,7 @@ class ForeignReader:
         problems = list(dict.fromkeys(problems))
         if not wanted:
             others |= {i.cubin.arch for i in images}
-            raise UsageError(_nothing(path, others, problems, archs))
+            raise UsageError(_nothing(path, others, problems or empty, archs))
         self._inspector.prepare({i.data for i in wanted})
         ledgers = [(ledger, i.data) for i in wanted for ledger in self._ledgers(i, path)]
         return Found([e for e, _ in ledgers], problems, {e.name: data for e, data in ledgers})
@@ -92,8 +97,6 @@ class ForeignReader:
             cubin = read_cubin(piece.data)
         except CompileError as error:
             return Problem(piece.file, f"truncated or damaged: {error}")
-        if not cubin.entries:
-            return Problem(piece.file, f"a cubin for {cubin.arch} without any kernel")
         if piece.ptx is not None and not cubin.arch_is_exact:
             cubin = replace(cubin, arch=_target(piece.ptx) or cubin.arch)
         return _Image(piece, piece.data, cubin, _producer(piece, cubin))
