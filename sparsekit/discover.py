@@ -13,10 +13,11 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from sparsekit.errors import SpecError, UsageError
+from sparsekit.errors import SpecError, ToolchainError, UsageError
 from sparsekit.model.kernel import LANG_PREFIXES, Kernel
 from sparsekit.model.op import Op
 from sparsekit.model.reference import Reference, parse_reference
+from sparsekit.model.toolchain import COMPILER_NAMES
 from sparsekit.model.validate import validate_against_op, validate_kernel, validate_op
 from sparsekit.spec_file import read_object
 
@@ -139,16 +140,22 @@ class Catalog:
             "or put op.py and reference.py beside spec.py"
         )
 
-    def resolve(self, references: Iterable[str]) -> tuple[Choice, ...]:
+    def resolve(
+        self, references: Iterable[str], toolchains: Sequence[str] = ()
+    ) -> tuple[Choice, ...]:
         """What the references mean, each kernel's variants in the order of its spec.
 
-        No reference means every kernel. Raises UsageError for a name that nothing bears, or that
-        more than one kernel bears, and SpecError when the one that is named is broken.
+        No reference means every kernel. toolchains: ids for the references that name none; each
+        kernel comes once with every one that compiles its language. Raises UsageError for a name
+        that nothing bears, or that more than one kernel bears, SpecError when the one that is named
+        is broken, and ToolchainError for an id that compiles none of the kernels.
         """
         parsed = [parse_reference(text) for text in references]
         if not parsed:
-            return tuple(self._choice(kernel, Reference(kernel.name)) for kernel in self.kernels)
-        return tuple(choice for reference in parsed for choice in self._meaning(reference))
+            everything = [self._choice(kernel, Reference(kernel.name)) for kernel in self.kernels]
+            return _with_toolchains(everything, toolchains)
+        found = [choice for reference in parsed for choice in self._meaning(reference)]
+        return _with_toolchains(found, toolchains)
 
     def _meaning(self, reference: Reference) -> list[Choice]:
         if reference.is_path:
@@ -199,6 +206,29 @@ class Catalog:
                 raise SpecError(broken.reason)
         names = sorted({k.name for k in self.kernels} | set(self.ops))
         raise UsageError(f"nothing is called {str(reference)!r}; known are {', '.join(names)}")
+
+
+def _with_toolchains(choices: Sequence[Choice], toolchains: Sequence[str]) -> tuple[Choice, ...]:
+    if not toolchains:
+        return tuple(choices)
+    open_choices = [c for c in choices if c.toolchain is None]
+    for identifier in toolchains:
+        if open_choices and not any(compiles(identifier, c.kernel) for c in open_choices):
+            languages = " or ".join(dict.fromkeys(c.kernel.lang for c in open_choices))
+            raise ToolchainError(f"toolchain {identifier!r} compiles no {languages} kernels")
+    found: list[Choice] = []
+    for choice in choices:
+        if choice.toolchain is not None:
+            found.append(choice)
+        else:
+            fitting = [i for i in toolchains if compiles(i, choice.kernel)]
+            found += [replace(choice, toolchain=identifier) for identifier in fitting]
+    return tuple(found)
+
+
+def compiles(toolchain_id: str, kernel: Kernel) -> bool:
+    """Whether a toolchain of that id is for the kernel's language."""
+    return toolchain_id.startswith(f"{COMPILER_NAMES[kernel.lang]}-")
 
 
 def _variants(kernel: Kernel, pattern: str | None) -> tuple[str, ...]:

@@ -14,7 +14,9 @@ from sparsekit.runtime.probe import Probe, probe_devices
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKE_TOOLCHAINS = "SPARSEKIT_TEST_TOOLCHAINS"
-COMPILERS = ("triton==3.6.0", "triton==3.8.0", "nvidia-cuda-nvrtc==13.5.37")
+COMPILERS = (
+    "triton==3.6.0", "triton==3.7.1", "triton==3.8.0", "triton==3.9.0", "nvrtc==13.5.37",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -76,19 +78,7 @@ def toolchain_data_dir(tmp_path_factory) -> Path:
     """A data folder with the compilers; $SPARSEKIT_TEST_TOOLCHAIN_DIR keeps it between runs."""
     kept = os.environ.get("SPARSEKIT_TEST_TOOLCHAIN_DIR")
     data = Path(kept) if kept else tmp_path_factory.mktemp("data")
-    for requirement in COMPILERS:
-        name = requirement.replace("nvidia-cuda-", "").replace("==", "-")
-        site = data / "toolchains" / name
-        if not site.is_dir():
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--target",
-                str(site),
-            ]
-            subprocess.run([*command, requirement], check=True)
+    command = [sys.executable, "-m", "sparsekit", "toolchain", "add", *COMPILERS]
+    env = {**os.environ, "SPARSEKIT_DATA_DIR": str(data), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, check=True, env=env, cwd=data)
     return data

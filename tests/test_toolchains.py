@@ -183,7 +183,7 @@ def test_an_unknown_toolchain_names_those_at_hand(run_cli):
     done = run_cli("build", "gated_pool@triton-9.9.9", "--arch", "8.0")
     assert done.returncode == 4
     assert "at hand are triton-" in done.stderr
-    assert "pip install --no-deps --target" in done.stderr
+    assert "sparsekit toolchain add triton==9.9.9" in done.stderr
 
 
 def test_a_toolchain_of_another_language(run_cli):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from sparsekit.aot.closure import source_closure
 from sparsekit.aot.options import compiler_options
-from sparsekit.discover import Choice
+from sparsekit.discover import Choice, compiles
 from sparsekit.errors import ToolchainError
 from sparsekit.model.arch import Arch, ArchRequest, format_capability
 from sparsekit.model.artifact import CompileJob, SourceFile
 from sparsekit.model.kernel import Instance, Kernel
-from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
+from sparsekit.model.toolchain import Toolchain
 from sparsekit.toolchain.find import Toolchains
 
 
@@ -104,16 +104,12 @@ class Planner:
     def _with_compiler(self, choices: Iterable[Choice]) -> list[Choice]:
         """The choices whose language the named toolchain compiles; an op may have others."""
         chosen = list(choices)
-        kept = [c for c in chosen if not c.toolchain or _compiles(c.toolchain, c.kernel)]
+        kept = [c for c in chosen if not c.toolchain or compiles(c.toolchain, c.kernel)]
         if chosen and not kept:
             raise ToolchainError(
                 f"toolchain {chosen[0].toolchain!r} compiles no {chosen[0].kernel.lang} kernels"
             )
         return kept
-
-
-def _compiles(toolchain_id: str, kernel: Kernel) -> bool:
-    return toolchain_id.startswith(f"{COMPILER_NAMES[kernel.lang]}-")
 
 
 def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arch | Refusal:

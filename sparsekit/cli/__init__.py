@@ -13,6 +13,8 @@ _COMMANDS = {
     "verify": "Check kernels against float64, or bit for bit.",
     "emulate": "Run any PTX on the CPU, with every check.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
+    "lock": "Record the facts of generated code that must not get worse.",
+    "toolchain": "Compilers beside the installed ones.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",
     "cache": "Look after the artifact store.",
     "completion": "Print the shell's completion script.",

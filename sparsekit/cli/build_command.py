@@ -11,7 +11,13 @@ from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Plan
 from sparsekit.cli.emit import emit
 from sparsekit.cli.native import requested_archs
-from sparsekit.cli.options import arch_option, output_options, place_options, say
+from sparsekit.cli.options import (
+    arch_option,
+    output_options,
+    place_options,
+    say,
+    toolchain_option,
+)
 from sparsekit.cli.session import open_session
 from sparsekit.errors import CompileError, SpecError, ToolchainError, UsageError
 from sparsekit.report.build import build_document, plan_document
@@ -20,6 +26,7 @@ from sparsekit.report.build import build_document, plan_document
 @click.command()
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @arch_option
+@toolchain_option
 @click.option(
     "--instances", type=click.Choice(["default", "all"]), default="default", show_default=True,
     help="Those that models use, or every one that the specs list.",
@@ -32,9 +39,10 @@ from sparsekit.report.build import build_document, plan_document
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, references: tuple[str, ...], arch: str | None, instances: str,
-    jobs: int | None, dry_run: bool, lineinfo: bool, force: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    ctx: click.Context, references: tuple[str, ...], arch: str | None,
+    toolchains: tuple[str, ...], instances: str, jobs: int | None, dry_run: bool, lineinfo: bool,
+    force: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
+    output: Path | None,
 ) -> None:  # fmt: skip
     """Compile kernels ahead of time into the store.
 
@@ -48,7 +56,7 @@ def command(
     sparsekit build ./mykernel --arch native --lineinfo
     """
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
+    choices = session.catalog.resolve(references, toolchains)
     broken = () if references else session.catalog.broken
     for found in broken:
         say(found.reason)

@@ -15,6 +15,7 @@ from sparsekit.settings import load
 from sparsekit.store import maintain
 from sparsekit.store.layout import refuse_unsafe
 from sparsekit.store.local import Store
+from sparsekit.store.notes import Notes
 from sparsekit.store.open import open_store
 
 _cache_dir = click.option("--cache-dir", type=FOLDER, help="The artifact store.")
@@ -99,6 +100,8 @@ def prune(older_than: str | None, max_size: str | None, cache_dir: Path | None) 
         maintain.parse_size(max_size) if max_size is not None else None,
     )
     _remove(root, chosen)
+    if older_than is not None and root.is_dir():
+        Notes(root).clear(maintain.parse_age(older_than))
 
 
 @command.command()
@@ -111,6 +114,8 @@ def clear(yes: bool, cache_dir: Path | None) -> None:
     if chosen and not yes:
         click.confirm(f"Remove {len(chosen)} artifacts from {root}?", abort=True, err=True)
     _remove(root, chosen)
+    if root.is_dir():
+        Notes(root).clear()
 
 
 def _remove(root: Path, chosen: list[maintain.Stored]) -> None:

@@ -13,14 +13,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path)
 
 
+_FORMS = ("text", "json", "markdown")
+
+
 def output_options(command: F) -> F:
     """`--format` and `-o`."""
+    return output_options_with()(command)
+
+
+def output_options_with(*more: str) -> Callable[[F], F]:
+    """`--format`, with forms that only this command has, and `-o`."""
+
+    def decorate(command: F) -> F:
+        return _output_options(command, (*_FORMS, *more))
+
+    return decorate
+
+
+def _output_options(command: F, forms: tuple[str, ...]) -> F:
     command = click.option(
         "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
         help="Write the result to this file instead of standard output.",
     )(command)  # fmt: skip
     return click.option(
-        "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text",
+        "--format", "form", type=click.Choice(forms), default="text",
         show_default=True, help="The form of the result.",
     )(command)  # fmt: skip
 
@@ -47,6 +63,22 @@ def arch_option(command: F) -> F:
         help="native, all, or targets such as 9.0, sm_90a, '8.6+PTX;12.0' "
         "[default: native with a GPU, else all].",
     )(command)
+
+
+def toolchain_option(command: F) -> F:
+    """`--toolchain`, as a tuple of ids named `toolchains`."""
+    return click.option(
+        "--toolchain", "toolchains", metavar="ID,ID", callback=_listed,
+        help="Compilers for the references that name none, such as triton-3.6.0,triton-3.8.0 "
+        "[default: the installed one].",
+    )(command)  # fmt: skip
+
+
+def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = [name.strip() for name in (value or "").split(",")]
+    if value is not None and not all(names):
+        raise click.BadParameter(f"expected ids separated by commas, found {value!r}")
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def say(text: str) -> None:

@@ -10,7 +10,14 @@ import click
 from sparsekit.cli.device import CPU, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.emulation import one_arch
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+    toolchain_option,
+)
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
@@ -30,14 +37,15 @@ from sparsekit.model.op import Op, with_settings
 @click.option("--arch", metavar="ARCH",
               help="With --device cpu: whose PTX [default: the first the kernel has].")  # fmt: skip
 @emulation_options
+@toolchain_option
 @build_option
 @place_options
 @output_options
 def command(
     reference: str, case_name: str | None, settings: dict[str, str], inputs_file: Path | None,
     save: Path | None, explain: bool, device: str, arch: str | None, strict: bool,
-    without: tuple[str, ...], lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    without: tuple[str, ...], lineinfo: bool, toolchains: tuple[str, ...], build: bool,
+    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Run one kernel on a case, or on your own tensors.
 
@@ -51,7 +59,9 @@ def command(
     sparsekit run sparse_prefill --case small_512 --device cpu --arch sm_90
     """
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
-    choices = session.catalog.resolve([reference])
+    if len(toolchains) > 1:
+        raise UsageError(f"run takes one --toolchain, found {', '.join(toolchains)}")
+    choices = session.catalog.resolve([reference], toolchains)
     op = _only_op(choices, reference)
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)

@@ -9,7 +9,14 @@ import click
 
 from sparsekit.cli.device import CPU, cuda_index, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+    toolchain_option,
+)
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import open_session
 from sparsekit.cli.verification import Request, on_cpu, on_gpu
@@ -45,6 +52,7 @@ from sparsekit.runtime.probe import probe_devices
 @emulation_options
 @click.option("-j", "--jobs", type=click.IntRange(min=1),
               help="Emulating processes [default: cores].")  # fmt: skip
+@toolchain_option
 @build_option
 @place_options
 @output_options
@@ -53,7 +61,8 @@ def command(
     ctx: click.Context, references: tuple[str, ...], pattern: str | None, tags: tuple[str, ...],
     bitwise: bool, against: str | None, repeat: int, inputs_file: Path | None,
     settings: dict[str, str], device: str | None, arch: str | None, seeds: int, strict: bool,
-    without: tuple[str, ...], lineinfo: bool, jobs: int | None, build: bool,
+    without: tuple[str, ...], lineinfo: bool, jobs: int | None, toolchains: tuple[str, ...],
+    build: bool,
     kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Check kernels against float64, or bit for bit, on a GPU or on the CPU.
@@ -83,8 +92,8 @@ def command(
     if device not in (None, CPU):
         cuda_index(device)  # a mistake is told before anything else is looked at
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
-    bases = session.catalog.resolve([against]) if against else ()
+    choices = session.catalog.resolve(references, toolchains)
+    bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
     request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise)
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)

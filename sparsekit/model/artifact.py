@@ -73,7 +73,9 @@ class CompileJob:
         entry = self.kernel.entry(name)
         args = [[a.name, a.type] for a in passed_args(entry, self.instance)]
         promises = [[p.arg, p.divisible_by] for p in self.kernel.promises(entry, self.instance)]
-        return {"entry": name, "args": args, "promises": promises}
+        ones = [a.name for a in entry.args if a.name in self.instance.ones]
+        known = {"entry": name, "args": args, "promises": promises}
+        return {**known, "ones": ones} if ones else known
 
     @cached_property
     def key(self) -> str:

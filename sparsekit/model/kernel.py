@@ -133,12 +133,14 @@ class Instance:
 
     dtypes: element types by tensor. constants: facts of the call (`Call.fact`) by name.
     assume: promises beyond those of the arguments. default: built when nothing else is asked for.
+    ones: integer arguments of a Triton kernel that are 1 and compiled as such, not passed.
     """
 
     dtypes: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, int] = field(default_factory=dict)
     assume: tuple[Promise, ...] = ()
     default: bool = True
+    ones: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -146,6 +148,7 @@ class Instance:
         parts = [f"{k}_{v}" for k, v in self.dtypes.items()]
         parts += [f"{k}{v}" for k, v in self.constants.items()]
         parts += ["aligned"] if self.assume else []
+        parts += [f"{name}=1" for name in self.ones]
         return ",".join(parts) or "only"
 
 
@@ -240,7 +243,7 @@ def passed_args(entry: Entry, instance: Instance) -> tuple[Arg, ...]:
     return tuple(
         replace(a, type=a.type.format_map(instance.dtypes)) if "{" in a.type else a
         for a in entry.args
-        if not a.only_if or instance.constants.get(a.only_if)
+        if a.name not in instance.ones and (not a.only_if or instance.constants.get(a.only_if))
     )
 
 

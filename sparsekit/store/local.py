@@ -2,6 +2,7 @@
 
     <root>/v1/ab/ab12.../  manifest.json  SHA256SUMS  *.cubin  *.ptx      one artifact
     <root>/staging/        folders being built, and the locks of their keys
+    <root>/notes/          what was worked out from artifacts, see `store.notes`
 
 Nothing in it is ever imported or unpickled. `sha256sum -c SHA256SUMS` checks an artifact by hand.
 """

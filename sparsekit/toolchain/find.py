@@ -12,7 +12,7 @@ from pathlib import Path
 from sparsekit.digest import KnownDigests, file_sha256
 from sparsekit.errors import ToolchainError
 from sparsekit.model.kernel import Lang
-from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
+from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain, version_tuple
 from sparsekit.settings import Settings
 from sparsekit.toolchain.packages import Package, find_package
 
@@ -56,9 +56,8 @@ class Toolchains:
         if identifier not in at_hand:
             known = ", ".join(at_hand) or "none"
             raise ToolchainError(
-                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. Another "
-                f"goes into a folder of its own: pip install --no-deps --target "
-                f"{self.folder}/{identifier} {identifier.replace('-', '==', 1)}"
+                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. To have "
+                f"it too: sparsekit toolchain add {identifier.replace('-', '==', 1)}"
             )
         return self._as_it_is(at_hand[identifier])
 
@@ -76,15 +75,24 @@ class Toolchains:
             digest.update(f"{file.name} {measured}\n".encode())
         return replace(toolchain, fingerprint=digest.hexdigest(), altered=tuple(altered))
 
+    def newest(self, lang: Lang) -> Toolchain | None:
+        """The newest release at hand."""
+        return max(self.all(lang), key=lambda t: version_tuple(t.version), default=None)
+
     def all(self, lang: Lang) -> Iterable[Toolchain]:
         """The installed toolchain, if there is one, then those beside it."""
         installed = _at(lang, sys.path, self.settings.ptxas)
         if installed is not None:
             yield installed
         for site in sorted(self.folder.glob(f"{COMPILER_NAMES[lang]}-*")):
-            found = _at(lang, [str(site)], {})
+            found = toolchain_at(lang, [str(site)])
             if found is not None and found.id == site.name:
                 yield found
+
+
+def toolchain_at(lang: Lang, path: list[str]) -> Toolchain | None:
+    """The toolchain whose packages lie in the folders of `path`, with its own assemblers."""
+    return _at(lang, path, {})
 
 
 def _at(lang: Lang, path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:

@@ -44,6 +44,10 @@ class Package:
             if deciding.fullmatch(path)
         )
 
+    def damaged(self) -> list[str]:
+        """Files that are missing, or not what the metadata says of them."""
+        return [path for path, sha256 in self.digests if not _holds(self.site / path, sha256)]
+
     def _measured(self) -> Iterable[tuple[str, str]]:
         """Digests of the files themselves, for an install whose metadata lists none (editable)."""
         root = self.site / self.name.replace("-", "_")
@@ -68,3 +72,10 @@ def _digests(dist: Distribution) -> Iterable[tuple[str, str]]:
         sha256 = rest.partition(",")[0].removeprefix("sha256=")
         if sha256 and not path.startswith("..") and ".dist-info/" not in path:
             yield path, sha256
+
+
+def _holds(file: Path, sha256: str) -> bool:
+    if not file.is_file():
+        return False
+    measured = base64.urlsafe_b64encode(bytes.fromhex(file_sha256(file)))
+    return measured.rstrip(b"=").decode() == sha256

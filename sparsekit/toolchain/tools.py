@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def _places(settings: Settings) -> Iterator[Path]:
     on_path = shutil.which("nvdisasm", path=settings.path)
     if on_path:
         yield Path(on_path)
+
+
+def tool_release(tool: Path) -> str:
+    """The release alone, `12.8.93`; the tool's complaint when it does not run."""
+    version = tool_version(tool)
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", version)
+    return found[1] if found else version
 
 
 def tool_version(tool: Path) -> str:
