@@ -135,7 +135,7 @@ class Catalog:
             return _read_op(self._brought_ops[kernel.op], kernel.op)
         known = ", ".join([*self._shipped_ops, *self._brought_ops])
         raise SpecError(
-            f"{kernel.folder / 'spec.py'}: unknown op {kernel.op!r}; known are {known}, "
+            f"{kernel.spec_file}: unknown op {kernel.op!r}; known are {known}, "
             "or put op.py and reference.py beside spec.py"
         )
 

@@ -65,5 +65,5 @@ def test_what_cannot_be_written_is_said(tmp_path):
 
 @pytest.mark.parametrize("path", ["~no_such_user/x", "/tmp/" + "n" * 300, "/tmp/a\0b"])
 def test_what_is_no_path_is_said_by_the_name_the_user_knows(path):
-    with pytest.raises(UsageError, match="VARIABLE .* is no path"):
+    with pytest.raises(UsageError, match=r"VARIABLE .* is no path"):
         expanded(path, "VARIABLE")
