@@ -10,7 +10,18 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FOLDER = click.Path(path_type=Path)
+
+class _Folder(click.Path):
+    """A folder's path; an empty one is an unset variable, never the working folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("expected a folder, found ''", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Folder(path_type=Path)
+INPUT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def output_options(command: F) -> F:
