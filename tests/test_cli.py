@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
-CUDA = str(KERNELS / "scale_cu") + ":plain"
+CUDA, TRITON = str(KERNELS / "scale_cu") + ":plain", str(KERNELS / "scale_triton")
 COMMANDS = ("build", "list", "run", "verify", "inspect-sass", "doctor", "completion", "cache prune")
 
 
@@ -52,6 +52,9 @@ WRONG = {
     "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda or cuda:N"),
     "several ops to run": (["run", "*", "--case", "r8_d128"], 2, "several ops"),
     "form that is none": (["list", "--format", "xml"], 2, "xml"),
+    "no such user": (["build", "~nosuchuser/x"], 2, "~nosuchuser/x"),
+    "no store": (["build", CUDA, "--cache-dir", ""], 2, "expected a folder, found ''"),
+    "no kernels": (["list", "--kernels", ""], 2, "expected a folder, found ''"),
 }  # fmt: skip
 
 
@@ -149,6 +152,79 @@ def test_settings_from_the_project_file(run_cli, tmp_path):
     assert run_cli("list", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("tool = 3", "tool must be a table, found 3"),
+        ("[tool]\nsparsekit = 3", "sparsekit must be a table, found 3"),
+        ("[tool.sparsekit]\ncache-dir = 5", "cache-dir must be a folder, found 5"),
+        ('[tool.sparsekit]\ncache-dir = ["a"]', "cache-dir must be a folder, found ['a']"),
+        ("[tool.sparsekit]\ndata-dir = 5", "data-dir must be a folder, found 5"),
+        ("[tool.sparsekit]\nkernels = 'a'", "kernels must be a list of folders, found 'a'"),
+        ("[tool.sparsekit]\nkernels = ['no/folder']", "[tool.sparsekit] kernels: "),
+        ("[tool.sparsekit]\ncache-dir = '~nosuchuser/x'", "cache-dir '~nosuchuser/x' is no path"),
+    ],
+)
+def test_a_project_file_that_is_wrong(run_cli, tmp_path, text, told):
+    (tmp_path / "pyproject.toml").write_text(text)
+    done = run_cli("list", cwd=tmp_path, SPARSEKIT_CACHE_DIR="")
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["SPARSEKIT_CACHE_DIR", "SPARSEKIT_DATA_DIR", "SPARSEKIT_KERNELS"])
+@pytest.mark.parametrize("value", ["~nosuchuser/x", "/tmp/" + "n" * 300])
+def test_a_variable_that_is_no_path(run_cli, name, value):
+    for command in ("list", "build", "verify"):
+        done = run_cli(command, **{name: value})
+        assert done.returncode == 2, done.stdout
+        assert f"{name} '{value}' is no path" in done.stderr
+        assert "Traceback" not in done.stderr
+    for command in ("doctor", "--version"):
+        done = run_cli(command, **{name: value})
+        assert done.returncode == 0
+        assert f"{name} '{value}' is no path" in done.stdout
+
+
+def test_a_folder_that_is_not_there_is_told_by_its_variable(run_cli):
+    done = run_cli("list", SPARSEKIT_KERNELS="/nonexistent")
+    assert done.returncode == 2
+    assert "SPARSEKIT_KERNELS: /nonexistent" in done.stderr
+
+
+def shell(command: str, tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
+    full = {**os.environ, "PYTHONPATH": str(ROOT), "SPARSEKIT_CACHE_DIR": str(tmp_path), **env}
+    words = command.replace("sparsekit", f"{sys.executable} -m sparsekit", 1)
+    return subprocess.run(
+        ["bash", "-c", words], cwd=tmp_path, env=full, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["list", "--version", "--help", "cache dir", "completion bash"])
+@pytest.mark.parametrize("target", ["/dev/full", "&-"])
+def test_output_that_cannot_be_written(tmp_path, command, target):
+    if target == "/dev/full" and not os.path.exists(target):
+        pytest.skip("this system has no /dev/full")
+    done = shell(f"sparsekit {command} >{target}", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sparsekit: cannot write to standard output: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_streams_that_are_closed_and_not_needed(tmp_path):
+    assert shell("sparsekit list -o out.txt >&- 2>&- <&-", tmp_path).returncode == 0
+    assert "sparse_prefill" in (tmp_path / "out.txt").read_text()
+    assert shell(f"sparsekit build {CUDA} --arch 8.0 2>&-", tmp_path).returncode == 0
+
+
+def test_ctrl_c_while_packages_are_imported(run_cli, tmp_path):
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = run_cli("list", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 130
+    assert done.stderr == "sparsekit: interrupted\n"
+
+
 def test_the_flag_wins_over_the_variable(run_cli, tmp_path):
     done = run_cli("cache", "dir", "--cache-dir", str(tmp_path / "flag"))
     assert done.stdout.strip() == str(tmp_path / "flag")
@@ -166,8 +242,14 @@ def test_cache_commands(run_cli, tmp_path):
     assert verify.returncode == 7
     assert "does not match" in json.loads(verify.stdout)["damaged"][0]["problem"]
     assert "1 artifacts removed" in run_cli("cache", "prune", "--max-size", "12K").stdout
+    pruned = run_cli("cache", "prune", "--max-size", "99G", "--format", "json")
+    assert json.loads(pruned.stdout)["removed"] == []
+    assert json.loads(run_cli("cache", "dir", "--format", "json").stdout)["dir"] == str(
+        tmp_path / "store"
+    )
     assert run_cli("cache", "clear").returncode == 130  # nobody is there to say yes
-    assert run_cli("cache", "clear", "--yes").returncode == 0
+    cleared = run_cli("cache", "clear", "--yes", "--format", "json")
+    assert len(json.loads(cleared.stdout)["removed"]) == 1
     assert json.loads(run_cli("cache", "info", "--format", "json").stdout)["artifacts"] == 0
 
 
@@ -188,6 +270,31 @@ def test_a_missing_home_works_with_one_warning(run_cli, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.count("cannot be written") == 1
+
+
+NO_PASSWORD_ENTRY = """
+import os, pwd
+def missing(*args):
+    raise KeyError("no such user")
+pwd.getpwuid = pwd.getpwnam = missing
+os.environ.pop("HOME", None)
+"""
+
+
+def test_a_user_without_a_home_works_with_one_warning(run_cli, tmp_path):
+    """As under a user number that the password file does not have, with HOME unset."""
+    (tmp_path / "sitecustomize.py").write_text(NO_PASSWORD_ENTRY)
+    nobody = {"PYTHONPATH": str(tmp_path), "SPARSEKIT_CACHE_DIR": "", "XDG_CACHE_HOME": ""}
+    done = run_cli("build", CUDA, TRITON, "--arch", "8.0", **nobody)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be written") == 1
+    assert "Traceback" not in done.stderr
+    done = run_cli("cache", "dir", **nobody)
+    assert done.returncode == 7
+    assert "Set SPARSEKIT_CACHE_DIR" in done.stderr
+    assert "Traceback" not in done.stderr
+    for command in ("doctor", "list", "--version"):
+        assert run_cli(command, **nobody).returncode == 0
 
 
 def test_version_names_the_toolchains(run_cli):

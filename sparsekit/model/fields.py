@@ -43,7 +43,7 @@ def type_problems(value: Any, kind: Any, where: str = "") -> Iterator[str]:
 
 
 def _of_fields(value: Any, where: str) -> Iterator[str]:
-    hints = _hints(type(value))
+    hints = _hints(type(value))  # type: ignore[arg-type]  # classes are hashable
     name = getattr(value, "name", None)
     label = f"{type(value).__name__} {name!r}" if isinstance(name, str) and name else where
     for field in fields(value):

@@ -176,6 +176,14 @@ def accepts_all(variant: Variant, call: Call) -> str | None:
 
 
 @dataclass(frozen=True)
+class Address:
+    """How the command line names a kernel. kernel_dirs: `--kernels` that it needs beside that."""
+
+    name: str
+    kernel_dirs: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A kernel folder: what to compile and how to launch it.
 
@@ -184,7 +192,8 @@ class Kernel:
     instances: in order of preference. launches(variant, call): what to launch, at least once.
     reject(variant, call): why the variant cannot take the call, else None. options: compiler
     options, all explicit.
-    name and folder are filled in when the folder is found.
+    name, folder and address, by which the command line finds it again, are filled in when the
+    folder is found.
     """
 
     lang: Lang
@@ -199,6 +208,7 @@ class Kernel:
     options: Mapping[str, Constant] = field(default_factory=dict)
     name: str = ""
     folder: Path = Path()
+    address: Address | None = None
 
     @property
     def spec_file(self) -> Path:
