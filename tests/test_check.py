@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -440,8 +441,9 @@ def test_the_user_s_tensors_of_a_wrong_rank_are_an_error():
 @pytest.mark.parametrize(
     ("results", "named", "code"),
     [
-        ("a+", True, 0), ("a+ b+", True, 0), ("a+ b-", False, 1), ("a? b?", False, 2), ("", False, 2),
-        ("a+ b?", False, 0), ("a+ b?", True, 2), ("a+ a?", True, 0), ("a? b-", True, 1),
+        ("a+", True, 0), ("a+ b+", True, 0), ("a+ b-", False, 1), ("a? b?", False, 2),
+        ("", False, 2), ("a+ b?", False, 0), ("a+ b?", True, 2), ("a+ a?", True, 0),
+        ("a? b-", True, 1),
     ],
 )  # fmt: skip
 def test_what_never_ran_is_no_success(results, named, code):
@@ -450,3 +452,73 @@ def test_what_never_ran_is_no_success(results, named, code):
     states = {"+": {"ok": True}, "-": {"ok": False}, "?": {"skipped": True}}
     found = [replace(blank, kernel=r[0], **states[r[1]]) for r in results.split()]
     assert _exit_code(found, named=named) == code
+
+
+def test_a_bound_that_is_not_finite_allows_nothing():
+    one = torch.ones(1, dtype=torch.float64)
+    assert not compare_to_reference(torch.zeros(1), one, one * torch.inf).ok
+    assert not compare_to_reference(torch.ones(1), one, one * torch.nan).ok
+
+
+def test_scores_that_are_not_finite_leave_the_other_heads_bounded():
+    class Shifts:
+        """lse is off by 1000 wherever it is finite."""
+
+        def after(self, inputs, outputs, calls):
+            outputs["lse"][torch.isfinite(outputs["lse"])] += 1000
+
+    for case in ("inf_listed", "nan_listed"):
+        assert check("sparse_prefill", None, case=case).ok
+        assert check("sparse_prefill", Shifts(), case=case).ok is False
+
+
+@pytest.mark.parametrize("out_dtype", ["fp32", "bf16", "fp16"])
+def test_tiny_results_are_held_to_their_type(out_dtype):
+    module = load_reference(OPS["gated_pool"])
+    inputs = {"kv": torch.full((1, 4, 8), 2.0**-22), "score": torch.zeros(1, 4, 8)}
+    expected = module.reference({**inputs, "out_dtype": out_dtype})
+    bound = module.tolerance({**inputs, "out_dtype": out_dtype}, expected)["out"]
+    right = expected["out"].to(getattr(torch, {"fp32": "float32"}.get(out_dtype, "bfloat16")))
+    assert compare_to_reference(right, expected["out"], bound).ok
+    assert not compare_to_reference(torch.zeros_like(right), expected["out"], bound).ok
+
+
+def test_a_value_that_overflows_its_type_is_that_infinity():
+    big = torch.tensor([70_000.0, -70_000.0], dtype=torch.float64)
+    bound = big.abs() * 2**-11
+    right, wrong = torch.tensor([1.0, -1.0]) * torch.inf, torch.tensor([1.0, 1.0]) * torch.inf
+    assert compare_to_reference(right.half(), big, bound).ok
+    assert not compare_to_reference(wrong.half(), big, bound).ok
+    assert not compare_to_reference(right.half(), big / 2, bound).ok
+
+
+def test_relative_differences_are_numbers():
+    tiny = torch.tensor([1e-310], dtype=torch.float64)
+    for found in (compare_to_reference(torch.ones(1), tiny, tiny),
+                  compare_bits(torch.ones(1), torch.zeros(1))):  # fmt: skip
+        assert found.max_rel is not None
+        assert json.loads(json.dumps(found.max_rel, allow_nan=False)) > 1e30
+
+
+@pytest.mark.parametrize("place", ["value", "padding", "end"])
+def test_an_input_that_a_launch_changed_is_a_failure(place):
+    class Writes:
+        def after(self, inputs, outputs, calls):
+            q = inputs["q"]
+            offset = {"value": 5, "padding": q.shape[-1] + 1, "end": None}[place]
+            memory = torch.empty(0, dtype=q.dtype).set_(q.untyped_storage())
+            memory[q.storage_offset() + offset if offset else -1] = 3
+
+    case = "small_576"  # its q is padded
+    result = check("sparse_prefill", Writes(), case=case)
+    assert result.ok is False
+    assert "input q was changed" in result.outputs["out"].problem
+
+
+def test_a_write_two_rows_past_an_output_is_seen():
+    guarded = guarded_output((4, 128, 512), torch.bfloat16, CPU)
+    guarded.view.fill_(1)
+    assert guarded.problem() is None
+    past = guarded.view.storage_offset() + guarded.view.numel() + 2 * 128 * 512 - 1
+    guarded.memory[past] = 1
+    assert guarded.problem() == "it was written outside its bounds"

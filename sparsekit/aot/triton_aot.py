@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from sparsekit.aot.elf import read_cubin
+from sparsekit.aot.options import TRITON_DEFAULTS
 from sparsekit.aot.ptxas_log import remarks, spills
 from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
 from sparsekit.errors import CompileError, SpecError, ToolchainError
@@ -160,10 +161,16 @@ def _options(job: Mapping[str, Any]) -> dict[str, Any]:
     from triton.backends.nvidia.compiler import CUDAOptions
 
     options: dict[str, Any] = job["compiler"]["options"]
-    unknown = sorted(set(options) - set(CUDAOptions.__dataclass_fields__))
-    if unknown:
-        raise SpecError(f"unknown Triton option {unknown[0]!r}")
-    return options
+    fields = CUDAOptions.__dataclass_fields__
+    # A release that lacks an option does what its default says; anything else it cannot do.
+    lacking = [n for n, v in options.items() if n not in fields and _is_said(n, v)]
+    if lacking:
+        raise SpecError(f"unknown Triton option {sorted(lacking)[0]!r}")
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in options.items() if n in fields}
+
+
+def _is_said(option: str, value: Any) -> bool:
+    return option not in TRITON_DEFAULTS or value != TRITON_DEFAULTS[option]
 
 
 def _failure(error: Exception, arch: str, printed: str) -> Exception:

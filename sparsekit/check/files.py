@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from sparsekit.digest import file_sha256
 from sparsekit.errors import UsageError
 from sparsekit.files import replace_file
 from sparsekit.model.op import REQUIRED, Op, Scalar, Tensor
 from sparsekit.runtime.tensors import dtype_argument
-from sparsekit.toolchain.packages import file_sha256
 
 
 def load_inputs(

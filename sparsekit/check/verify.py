@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
-from sparsekit.check.placement import Guarded, guarded_output, place_inputs
+from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
 from sparsekit.check.subject import Ran, Subject
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError
 from sparsekit.model.op import Case, Op, Tensor
@@ -82,19 +82,15 @@ class _Run:
 
 def _run(subject: Subject, workload: Workload) -> _Run:
     guarded = workload.outputs()
-    before = {n: _bits(t) for n, t in workload.inputs.items() if isinstance(t, torch.Tensor)}
+    tensors = {n: t for n, t in workload.inputs.items() if isinstance(t, torch.Tensor)}
+    before = {name: fingerprint(tensor) for name, tensor in tensors.items()}
     ran = subject.compute(workload.inputs, {n: g.view for n, g in guarded.items()})
     synchronize(workload.device)
     problems = {n: p for n, g in guarded.items() if (p := g.problem()) is not None}
-    for name, bits in before.items():
-        if not torch.equal(bits, _bits(workload.inputs[name])):
+    for name, tensor in tensors.items():
+        if fingerprint(tensor) != before[name]:
             problems |= dict.fromkeys(guarded, f"input {name} was changed by the launch")
     return _Run({n: g.view for n, g in guarded.items()}, problems, ran)
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy as raw bytes, so that NaN equals itself."""
-    return tensor.contiguous().view(torch.uint8).clone()
 
 
 def verify_reference(

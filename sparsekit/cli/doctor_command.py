@@ -115,7 +115,12 @@ def _toolchains(settings: Settings) -> Iterator[Finding]:
         try:
             for toolchain in toolchains.all(lang):
                 yield _toolchain(toolchain)
-            toolchains.default(lang)
+            used = toolchains.default(lang)
+            if used.altered:
+                yield Finding(
+                    f"files of {used.id}", False, ", ".join(map(str, used.altered)),
+                    "they are not what was installed; install the package anew",
+                )  # fmt: skip
         except SparsekitError as error:
             yield Finding(f"compiler for {lang}", False, str(error), f"{_INSTALL} -e .")
     if settings.interpret:

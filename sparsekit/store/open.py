@@ -52,7 +52,7 @@ def open_store(root: Path, notify: Callable[[str], None]) -> Store:
     )
     temporary = Path(tempfile.mkdtemp(prefix="sparsekit-"))
     atexit.register(discard, temporary)
-    return ReadOnlyStore(Store(root, lambda text: None), temporary, notify)
+    return ReadOnlyStore(Store(root, notify), temporary, notify)
 
 
 def refuse_unsafe(root: Path) -> None:
