@@ -16,11 +16,11 @@ from pathlib import Path
 from sparsekit.errors import SpecError, ToolchainError, UsageError
 from sparsekit.files import expanded, is_folder
 from sparsekit.model.kernel import LANG_PREFIXES, Address, Kernel
-from sparsekit.model.op import Op
+from sparsekit.model.op import Case, Op
 from sparsekit.model.reference import Reference, parse_reference
 from sparsekit.model.toolchain import COMPILER_NAMES
 from sparsekit.model.validate import validate_against_op, validate_kernel, validate_op
-from sparsekit.spec_file import read_object
+from sparsekit.spec_file import ask, read_object
 
 _PACKAGE = Path(__file__).resolve().parent
 _LANGS = {prefix: lang for lang, prefix in LANG_PREFIXES.items()}
@@ -239,4 +239,14 @@ def _kernel_folders(root: Path) -> list[Path]:
 def _read_op(file: Path, name: str) -> Op:
     op = replace(read_object(file, "OP", Op), name=name, folder=file.parent)
     validate_op(op, file)
+    for case in op.cases:
+        if problem := check_case(op, case):
+            raise SpecError(f"{file}: case {case.name!r}: {problem}")
     return op
+
+
+def check_case(op: Op, case: Case) -> str | None:
+    """What the op says is wrong with the case, before its data is made."""
+    asked = f"check_case() of {case.name!r}"
+    problem: str | None = ask(op.folder / "op.py", asked, op.check_case, case, kind=str | None)
+    return problem

@@ -68,6 +68,75 @@ def test_what_is_wrong_is_said_once_with_exit_2(run_cli, wrong):
     assert done.stdout == ""
 
 
+PAGED, PREFILL = "sparse_attn_paged decode_small", "sparse_prefill small_576"
+SETTINGS = {
+    f"{PREFILL} topk=-5": "expected 0 or more",
+    f"{PREFILL} s_q=-1": "expected 0 or more",
+    f"{PREFILL} s_q=many": "expected an integer",
+    f"{PREFILL} q_pad=-1": "expected 0 or more",
+    f"{PREFILL} h_kv=2": "h_kv must be 1, found 2",
+    f"{PREFILL} d_qk=100": "d_qk must be one of (512, 576), found 100",
+    f"{PREFILL} indices=bogus": "expected one of random, ramp, mixed, ",
+    f"{PREFILL} values=abc": "expected one of normal, nan, inf",
+    f"{PREFILL} topk_length=long": "expected one of none, valid, hostile",
+    f"{PREFILL} scale=big": "expected a number",
+    f"{PREFILL} nope=1": "has s_q s_kv",
+    f"{PAGED} n_window=9999": "n_window must lie in [0, topk = 300], found 9999",
+    f"{PAGED} return_lse=maybe": "expected one of true, false, 1, 0, yes, no",
+    f"{PAGED} sink=none": "expected one of finite, off, special",
+    "gated_pool r8_d128 out_dtype=banana": "expected one of fp32, bf16, fp16",
+    "gated_pool r8_d128 values=abc": "expected one of normal, special, equal, one_large",
+    "gated_pool r8_d128 R=0": "R must be at least 1",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_makes_no_case(run_cli, setting):
+    op, case, change = setting.split()
+    done = run_cli("run", op, "--case", case, "--set", change)
+    assert done.returncode == 2, done.stderr
+    assert f"--set {change}: " in done.stderr
+    assert SETTINGS[setting] in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_settings_that_make_a_case():
+    from sparsekit.discover import Catalog
+    from sparsekit.model.op import with_settings
+
+    op = Catalog().ops["sparse_attn_paged"]
+    changes = {"topk": "200", "return_lse": "No", "sink": "off", "scale": "0.5", "q_pad": "16"}
+    case = with_settings(op, op.case("prefill_counts"), changes)
+    assert case.dims["topk"] == 200
+    options = {name: case.options[name] for name in ("return_lse", "sink", "scale", "q_pad")}
+    assert options == {"return_lse": False, "sink": "off", "scale": 0.5, "q_pad": 16}
+
+
+MISTAKES = {
+    "no such case": (["run", CUDA, "--case", "nope"], "its cases are small, padded, empty"),
+    "no such pattern": (["verify", CUDA, "--case", "nope*"], "its cases are small"),
+    "no file to run": (["run", CUDA, "--inputs", "no.st"], "--inputs no.st: there is no such file"),
+    "no file": (["verify", CUDA, "--inputs", "no.st"], "--inputs no.st: there is no such file"),
+    "inputs of several": (["verify", CUDA, "gated_pool", "--inputs", str(ROOT / "LICENSE")],
+                          "the tensors of one op"),
+    "no such scalar": (["run", CUDA, "--inputs", str(ROOT / "LICENSE"), "--set", "beta=1"],
+                       "the scalars of scale are alpha"),
+    "no number": (["verify", CUDA, "--inputs", str(ROOT / "LICENSE"), "--set", "alpha=x"],
+                  "--set alpha=x: expected a number"),
+    "no one base": (["verify", CUDA, "--bitwise", "--against", "gated_pool"], "one variant"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_before_the_gpu_is_looked_for(run_cli, mistake):
+    args, told = MISTAKES[mistake]
+    done = run_cli(*args)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
 def test_without_a_gpu_verify_and_run_exit_6(run_cli, probe):
     if probe.devices:
         pytest.skip("this machine has a GPU")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Op, check_scalars
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,7 +24,6 @@ class _Folder(click.Path):
 
 
 FOLDER = _Folder(path_type=Path)
-INPUT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def output_options(command: F) -> F:
@@ -70,6 +72,16 @@ def build_option(command: F) -> F:
         "--no-build", "build", is_flag=True, default=True, flag_value=False,
         help="Build nothing: exit 4 with the command when something is missing.",
     )(command)  # fmt: skip
+
+
+def require_inputs(file: Path, op: Op, scalars: Mapping[str, str]) -> None:
+    """Raise UsageError where `--inputs` is no file, or a `--set` beside it gives no scalar."""
+    if not file.is_file():
+        raise UsageError(f"--inputs {file}: there is no such file")
+    try:
+        check_scalars(op, scalars)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def settings_option(command: F) -> F:

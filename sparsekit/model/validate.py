@@ -213,6 +213,10 @@ def _op_problems(op: Op) -> Iterable[str]:
         for tag in case.tags:
             if tag not in TAGS:
                 yield f"case {case.name!r}: unknown tag {tag!r}; known are {', '.join(TAGS)}"
+        for name, values in op.known_values.items():
+            if name in case.options and case.options[name] not in values:
+                found = case.options[name]
+                yield f"case {case.name!r}: {name} is {found!r}, none of known_values {values}"
 
 
 def _tensor_problems(op: Op) -> Iterable[str]:
