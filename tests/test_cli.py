@@ -288,7 +288,11 @@ def test_streams_that_are_closed_and_not_needed(tmp_path):
 
 
 def test_ctrl_c_while_packages_are_imported(run_cli, tmp_path):
-    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "click.py").write_text(
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
+        "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
     done = run_cli("list", PYTHONPATH=str(tmp_path))
     assert done.returncode == 130
     assert done.stderr == "sparsekit: interrupted\n"
