@@ -16,7 +16,16 @@ import torch
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
 from sparsekit.check.subject import Ran, Subject
-from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError
+from sparsekit.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompileError,
+    GpuError,
+    NoKernelError,
+    SpecError,
+    StoreError,
+    ToolchainError,
+)
 from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
@@ -25,6 +34,12 @@ from sparsekit.runtime.tensors import dtype_of, synchronize
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
+
+
+# What a kernel fails by; whatever else is raised ends the campaign.
+_OF_ONE_KERNEL = (
+    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
+)  # fmt: skip
 
 
 class Unrunnable(Exception):
@@ -102,7 +117,7 @@ def verify_reference(
         blank = _blank(workload, subject, FLOAT64)
         try:
             runs = [_run(subject, workload) for _ in range(repeat)]
-        except (ArgumentError, ArgumentTypeError, GpuError) as error:
+        except _OF_ONE_KERNEL as error:
             ran.append((subject, None, _stopped(blank, error)))
             continue
         ran.append((subject, runs[0], _steady(blank, runs)))
@@ -132,7 +147,7 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
     try:
         first = _run(base, workload)
         runs = [_run(subject, workload) for _ in range(repeat)]
-    except (ArgumentError, ArgumentTypeError, GpuError) as error:
+    except _OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     result = _steady(blank, runs)
     checks = {
@@ -155,7 +170,7 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     try:
         whole = _run(subject, workload)
         parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except (ArgumentError, ArgumentTypeError, GpuError) as error:
+    except _OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     checks: dict[str, OutputCheck] = {}
     for name, actual in whole.outputs.items():

@@ -49,8 +49,7 @@ def command(
     sparsekit inspect-sass cu/sparse_prefill --arch 9.0 --dump sass
     """
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
-    plan = session.planner.plan(choices, requested_archs(arch), every_instance=False)
+    plan, broken = session.planned(references, requested_archs(arch))
     for refusal in plan.refused:
         say(refusal.reason)
     outcomes = session.built(plan, build=build)
@@ -67,4 +66,6 @@ def command(
         ctx.exit(CompileError.exit_code)
     if any(e.problem for e in entries) or any(r.named for r in plan.refused):
         ctx.exit(ToolchainError.exit_code)
+    if broken:
+        ctx.exit(max(b.exit_code for b in broken))
     ctx.exit(0 if entries else UsageError.exit_code)

@@ -11,11 +11,18 @@ import click
 
 from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    require_inputs,
+    say,
+    settings_option,
+)
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Choice
-from sparsekit.errors import ContextLostError, UsageError
+from sparsekit.errors import SparsekitError, SpecError, UsageError
 from sparsekit.model.op import TAGS, Op
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
@@ -71,8 +78,12 @@ def command(
     session = open_session(cache_dir, kernel_dirs)
     choices = session.catalog.resolve(references)
     bases = session.catalog.resolve([against]) if against else ()
-    torch_device, gpu = gpu_of(device)
-    campaign = _Campaign(session, build, torch_device, repeat, pattern, tags or ("smoke", "corner"))
+    broken = () if references else session.catalog.broken
+    for folder in broken:
+        say(folder.reason)
+    campaign = _Campaign(session, build, repeat, pattern, tags or ("smoke", "corner"))
+    campaign.require(choices, bases, inputs_file, settings)
+    campaign.device, gpu = gpu_of(device)
     digest: str | None = None
     if inputs_file is not None:
         steps, digest = campaign.on_file(choices, inputs_file, settings)
@@ -80,20 +91,23 @@ def command(
         steps = campaign.bitwise(choices, bases)
     else:
         steps = campaign.against_float64(choices)
-    results, lost = _collected(steps)
+    results, stopped = _collected(steps)
     emit(verify_document(results, environment(gpu), digest), form, output)
-    if lost is not None:
-        raise lost
-    ctx.exit(_exit_code(results, named=bool(references)))
+    if stopped is not None:
+        raise stopped
+    code = _exit_code(results, named=bool(references))
+    ctx.exit(code or max((b.exit_code for b in broken), default=0))
 
 
-def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], ContextLostError | None]:
-    """The results; where a kernel faulted, those before it and the fault."""
+def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], SparsekitError | None]:
+    """The results; where something stopped the campaign, those before it, and what."""
     results: list[VerifyResult] = []
     try:
         for result in shown(steps, None, "verifying"):
             results.append(result)
-    except ContextLostError as error:
+    except SparsekitError as error:
+        if not results:
+            raise
         return results, error
     return results, None
 
@@ -114,51 +128,73 @@ class _Campaign:
     """The engine's calls with what the options say; torch is imported here, not before."""
 
     def __init__(
-        self, session: Session, build: bool, device: Any, repeat: int, pattern: str | None,
-        tags: Sequence[str],
-    ) -> None:  # fmt: skip
+        self, session: Session, build: bool, repeat: int, pattern: str | None, tags: Sequence[str]
+    ) -> None:
         from sparsekit.check import campaign
 
         self._engine, self._session, self._build = campaign, session, build
-        self._device, self._repeat, self._pattern, self._tags = device, repeat, pattern, tags
+        self._repeat, self._pattern, self._tags = repeat, pattern, tags
+        self.device: Any = None
+
+    def require(
+        self, choices: Sequence[Choice], bases: Sequence[Choice], file: Path | None,
+        scalars: dict[str, str],
+    ) -> None:  # fmt: skip
+        """Raise UsageError for what is wrong whatever the machine has."""
+        if bases and sum(len(c.variants) for c in bases) != 1:
+            raise UsageError(
+                "--against must name one variant, as in --against sparse_prefill:noskip"
+            )
+        ops = _by_op(choices)
+        if file is None:
+            for op, _ in ops:
+                self._engine.chosen_cases(op, self._pattern, self._tags)
+        elif len(ops) != 1:
+            raise UsageError("--inputs holds the tensors of one op; name it")
+        else:
+            require_inputs(file, ops[0][0], scalars)
 
     def against_float64(self, choices: Sequence[Choice]) -> Iterator[VerifyResult]:
         for op, chosen in _by_op(choices):
             cases = self._engine.chosen_cases(op, self._pattern, self._tags)
             subjects = [s for c in chosen for s in self._subjects(c)]
-            yield from self._engine.against_reference(
-                op, subjects, cases, self._device, self._repeat
-            )
+            steps = self._engine.against_reference(op, subjects, cases, self.device, self._repeat)
+            yield from self._guarded(op, subjects, steps)
 
     def bitwise(self, choices: Sequence[Choice], bases: Sequence[Choice]) -> Iterator[VerifyResult]:
         base_subjects = [s for c in bases for s in self._subjects(c)]
-        if bases and len(base_subjects) != 1:
-            raise UsageError(
-                "--against must name one variant, as in --against sparse_prefill:noskip"
-            )
         for op, chosen in _by_op(choices):
             cases = self._engine.chosen_cases(op, self._pattern, self._tags)
             pairs = [p for c in chosen for p in self._pairs(c, base_subjects)]
-            yield from self._engine.against_bits(
-                op, pairs, cases, self._device, self._repeat,
+            steps = self._engine.against_bits(
+                op, pairs, cases, self.device, self._repeat,
                 rows=self._pattern is None and "smoke" in self._tags,
             )  # fmt: skip
+            yield from self._guarded(op, [p.subject for p in pairs], steps)
 
     def on_file(
         self, choices: Sequence[Choice], file: Path, scalars: dict[str, str]
     ) -> tuple[Iterator[VerifyResult], str]:
         from sparsekit.check.files import load_inputs
 
-        ops = _by_op(choices)
-        if len(ops) != 1:
-            raise UsageError("--inputs holds the tensors of one op; name it")
-        op, chosen = ops[0]
-        inputs, digest = load_inputs(file, op, scalars, self._device)
+        ((op, chosen),) = _by_op(choices)
+        inputs, digest = load_inputs(file, op, scalars, self.device)
         subjects = [s for c in chosen for s in self._subjects(c)]
         name = f"{file.name}:{digest[:12]}"
-        return self._engine.on_inputs(
-            op, subjects, inputs, name, self._device, self._repeat
-        ), digest
+        return self._engine.on_inputs(op, subjects, inputs, name, self.device, self._repeat), digest
+
+    def _guarded(
+        self, op: Op, subjects: Sequence[Any], steps: Iterator[VerifyResult]
+    ) -> Iterator[VerifyResult]:
+        """The op's results; a reference.py that does not hold together fails its kernels only."""
+        try:
+            yield from steps
+        except SpecError as error:
+            for subject in subjects:
+                yield VerifyResult(
+                    op.name, subject.kernel, subject.variant, None, None, str(self.device),
+                    "any case", "its reference", runs=0, ok=False, reason=str(error),
+                )  # fmt: skip
 
     def _subjects(self, choice: Choice) -> list[Any]:
         return [self._subject(choice, name) for name in choice.variants]

@@ -27,10 +27,12 @@ def load(
     told of what the user should know (a damaged store, a fallback).
     """
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))
-    choices = Catalog(settings.kernel_dirs).resolve([reference])
+    choices = Catalog(settings.kernel_dirs, settings.kernels_origin).resolve([reference])
     ops = {choice.op.name: choice.op for choice in choices}
     if len(ops) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(ops)}; name one")
     (op,) = ops.values()
     store = open_store(settings.cache_dir, note)
-    return Operator(op, choices, Planner(Toolchains(settings)), store, build=build, note=note)
+    store_options = ("--cache-dir", str(settings.cache_dir)) if cache_dir is not None else ()
+    planner = Planner(Toolchains(settings), store_options=store_options)
+    return Operator(op, choices, planner, store, build=build, note=note)
