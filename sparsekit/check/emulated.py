@@ -12,7 +12,7 @@ from sparsekit.aot.plan import Planner
 from sparsekit.check.subject import Ran, Subject, arguments_of
 from sparsekit.discover import Choice
 from sparsekit.emulator import Fault, FaultError, Launches, Report, Schedule
-from sparsekit.errors import ArgumentError, MissingArtifactError, UsageError
+from sparsekit.errors import MissingArtifactError, NoKernelError, UsageError
 from sparsekit.model.arch import Arch
 from sparsekit.model.results import CodeBlock, Coverage, Finding
 from sparsekit.operators.acquire import Prepared
@@ -86,7 +86,7 @@ class EmulatedSubject:
         except MissingArtifactError as error:
             if not self.only_built:
                 raise
-            raise ArgumentError(NOT_BUILT) from error
+            raise NoKernelError(NOT_BUILT) from error
         if prepared is None:
             return Ran()
         self.driver.schedule = self.schedules[0]

@@ -16,18 +16,28 @@ import torch
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
 from sparsekit.check.subject import Ran, Subject
-from sparsekit.emulator.faults import UnsupportedError
-from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError
+from sparsekit.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompileError,
+    GpuError,
+    NoKernelError,
+    SpecError,
+    StoreError,
+    ToolchainError,
+)
 from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import Finding, OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
 from sparsekit.runtime.tensors import dtype_of, synchronize
 
 FLOAT64 = "float64"
-# What ends a run without a verdict on its outputs.
-_STOPS = (ArgumentError, ArgumentTypeError, GpuError, UnsupportedError)
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
+# What a kernel fails by; whatever else is raised ends the campaign.
+_OF_ONE_KERNEL = (
+    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
+)  # fmt: skip
 
 
 class Unrunnable(Exception):
@@ -111,7 +121,7 @@ def verify_reference(
         blank = _blank(workload, subject, FLOAT64)
         try:
             runs = _runs(subject, workload, repeat)
-        except _STOPS as error:
+        except _OF_ONE_KERNEL as error:
             ran.append((subject, None, _stopped(blank, error)))
             continue
         ended = [r for r in runs if not r.ran.stopped]
@@ -142,7 +152,7 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
     try:
         first = _run(base, workload)
         runs = _runs(subject, workload, repeat)
-    except _STOPS as error:
+    except _OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     result = _steady(blank, runs)
     if first.ran.stopped or runs[0].ran.stopped:
@@ -171,7 +181,7 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     try:
         whole = _run(subject, workload)
         parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except _STOPS as error:
+    except _OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     blank = _steady(blank, [whole])
     checks: dict[str, OutputCheck] = {}

@@ -15,6 +15,7 @@ from sparsekit.codegen.foreign import is_foreign
 from sparsekit.codegen.foreign_ledgers import ForeignReader
 from sparsekit.codegen.inspect import Inspector
 from sparsekit.codegen.ledger import Ledger, Name
+from sparsekit.discover import Broken
 from sparsekit.errors import CompileError, ToolchainError, UsageError
 from sparsekit.model.arch import ArchRequest
 from sparsekit.model.artifact import Artifact, CompileJob
@@ -27,13 +28,15 @@ from sparsekit.toolchain.tools import find_nvdisasm
 class Inspected:
     """Ledgers of what was asked for. built: the artifacts that they are of, and the jobs that made
     them; images: the cubins of foreign code; failed: jobs that could not be built; refused: whether
-    a target that was named, or a part of foreign code, could not be had."""
+    a target that was named, or a part of foreign code, could not be had; broken: kernel folders
+    that stand aside."""
 
     ledgers: list[Ledger] = field(default_factory=list)
     built: list[tuple[Artifact, CompileJob]] = field(default_factory=list)
     images: dict[Name, bytes] = field(default_factory=dict)
     failed: list[Outcome] = field(default_factory=list)
     refused: bool = False
+    broken: tuple[Broken, ...] = ()
 
     def exit_code(self) -> int:
         """What the looking itself came to; a check's result comes after it."""
@@ -41,6 +44,8 @@ class Inspected:
             return CompileError.exit_code
         if self.refused or any(e.problem for e in self.ledgers):
             return ToolchainError.exit_code
+        if self.broken:
+            return max(b.exit_code for b in self.broken)
         return 0 if self.ledgers else UsageError.exit_code
 
 
@@ -67,9 +72,9 @@ class Looker:
         if paths and not ours:
             found = Inspected()
         else:
-            choices = self.session.catalog.resolve(ours, toolchains)
-            plan = self.session.planner.plan(choices, requested_archs(arch), every_instance=False)
+            plan, broken = self.session.planned(ours, requested_archs(arch), toolchains)
             found = self.look_at(plan)
+            found.broken = broken
         for text in paths:
             self._look_into(Path(text).expanduser(), requested_archs(arch) if arch else (), found)
         return found
@@ -88,8 +93,6 @@ class Looker:
         for reason in dict.fromkeys(r.reason for r in plan.refused):
             say(reason)
         outcomes = self.session.built(plan, build=self._build)
-        order = {job.key: place for place, job in enumerate(plan.jobs)}
-        outcomes.sort(key=lambda o: order[o.job.key])
         found.failed = [o for o in outcomes if o.error is not None]
         found.built = [(o.artifact, o.job) for o in outcomes if o.artifact is not None]
         sources = [(a, str(job.kernel.folder / job.kernel.source)) for a, job in found.built]

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Op, check_scalars
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-FOLDER = click.Path(path_type=Path)
+
+class _Folder(click.Path):
+    """A folder's path; an empty one is an unset variable, never the working folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("expected a folder, found ''", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Folder(path_type=Path)
 
 
 _FORMS = ("text", "json", "markdown")
@@ -91,6 +104,16 @@ def build_option(command: F) -> F:
         "--no-build", "build", is_flag=True, default=True, flag_value=False,
         help="Build nothing: exit 4 with the command when something is missing.",
     )(command)  # fmt: skip
+
+
+def require_inputs(file: Path, op: Op, scalars: Mapping[str, str]) -> None:
+    """Raise UsageError where `--inputs` is no file, or a `--set` beside it gives no scalar."""
+    if not file.is_file():
+        raise UsageError(f"--inputs {file}: there is no such file")
+    try:
+        check_scalars(op, scalars)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def settings_option(command: F) -> F:

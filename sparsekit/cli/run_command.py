@@ -14,14 +14,15 @@ from sparsekit.cli.options import (
     build_option,
     output_options,
     place_options,
+    require_inputs,
     say,
     settings_option,
     toolchain_option,
 )
 from sparsekit.cli.session import open_session
-from sparsekit.discover import Choice
+from sparsekit.discover import Choice, check_case
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Op, with_settings
+from sparsekit.model.op import Case, Op, with_settings
 
 
 @click.command()
@@ -66,6 +67,9 @@ def command(
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
+    case = None if case_name is None else _case(op, case_name, settings)
+    if inputs_file is not None:
+        require_inputs(inputs_file, op, settings)
     driver = None
     if device == CPU:
         torch_device, gpu, driver = _cpu(choices, arch, strict, without)
@@ -85,11 +89,11 @@ def command(
         op, choices, session.planner, session.store, build=build, note=say, driver=driver
     )
     digest: str | None = None
-    if inputs_file is not None:
+    if case is None:
+        assert inputs_file is not None
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
         workload = campaign.user_workload(op, inputs, inputs_file.name, torch_device)
     else:
-        case = _case(op, str(case_name), settings)
         reference_module = campaign.load_reference(op)
         workload = make_workload(op, reference_module, case, op.probes[0], torch_device)
     result = runs.run_once(operator, workload)
@@ -120,12 +124,16 @@ def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:
     return next(iter(names.values()))
 
 
-def _case(op: Op, name: str, settings: dict[str, str]) -> Any:
+def _case(op: Op, name: str, settings: dict[str, str]) -> Case:
     found = op.case(name)
     if found is None:
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
     try:
-        return with_settings(found, settings)
+        case = with_settings(op, found, settings)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if problem := check_case(op, case):
+        changes = " ".join(f"--set {name}={value}" for name, value in settings.items())
+        raise UsageError(f"{changes}: {problem}")
+    return case

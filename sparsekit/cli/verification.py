@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.cli.emulation import emulated_targets, emulation_here, emulation_plan
-from sparsekit.cli.options import say
+from sparsekit.cli.options import require_inputs, say
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Op
+from sparsekit.model.op import TAGS, Op
 from sparsekit.model.results import VerifyResult
 
 Steps = tuple[Iterator[VerifyResult], str | None]
@@ -35,6 +35,23 @@ class Request:
     pattern: str | None
     tags: Sequence[str]
     bitwise: bool
+
+    def require(self, file: Path | None, scalars: dict[str, str]) -> None:
+        """Raise UsageError for what is wrong whatever the machine has."""
+        from sparsekit.check.campaign import chosen_cases
+
+        if self.bases and sum(len(c.variants) for c in self.bases) != 1:
+            raise UsageError(
+                "--against must name one variant, as in --against sparse_prefill:noskip"
+            )
+        ops = _by_op(self.choices)
+        if file is None:
+            for op, _ in ops:
+                chosen_cases(op, self.pattern, self.tags or TAGS)
+        elif len(ops) != 1:
+            raise UsageError("--inputs holds the tensors of one op; name it")
+        else:
+            require_inputs(file, ops[0][0], scalars)
 
 
 def on_gpu(request: Request, file: Path | None, scalars: dict[str, str], device: Any) -> Steps:
@@ -118,33 +135,28 @@ class _Campaign:
 
         for op, chosen in _by_op(self.request.choices):
             subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
-            yield from campaign.against_reference(
+            steps = campaign.against_reference(
                 op, subjects, self._cases(op), self.device, self.request.repeat
             )
+            yield from campaign.guarded(op, subjects, steps, self.device)
 
     def _bitwise(self) -> Iterator[VerifyResult]:
         from sparsekit.check import campaign
 
         bases = [(c, v) for c in self.request.bases for v in c.variants]
-        if self.request.bases and len(bases) != 1:
-            raise UsageError(
-                "--against must name one variant, as in --against sparse_prefill:noskip"
-            )
         for op, chosen in _by_op(self.request.choices):
             pairs = [p for c in chosen for p in self._pairs(c, bases)]
-            yield from campaign.against_bits(
+            steps = campaign.against_bits(
                 op, pairs, self._cases(op), self.device, self.request.repeat,
                 rows=self.request.pattern is None and "smoke" in self._tags,
             )  # fmt: skip
+            yield from campaign.guarded(op, [p.subject for p in pairs], steps, self.device)
 
     def _on_file(self, file: Path, scalars: dict[str, str]) -> Steps:
         from sparsekit.check import campaign
         from sparsekit.check.files import load_inputs
 
-        ops = _by_op(self.request.choices)
-        if len(ops) != 1:
-            raise UsageError("--inputs holds the tensors of one op; name it")
-        op, chosen = ops[0]
+        ((op, chosen),) = _by_op(self.request.choices)
         inputs, digest = load_inputs(file, op, scalars, self.device)
         subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
         name = f"{file.name}:{digest[:12]}"

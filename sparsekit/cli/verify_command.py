@@ -20,7 +20,7 @@ from sparsekit.cli.options import (
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import open_session
 from sparsekit.cli.verification import Request, on_cpu, on_gpu
-from sparsekit.errors import ContextLostError, UsageError
+from sparsekit.errors import SparsekitError, UsageError
 from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
@@ -94,7 +94,11 @@ def command(
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
     choices = session.catalog.resolve(references, toolchains)
     bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
+    broken = () if references else session.catalog.broken
+    for folder in broken:
+        say(folder.reason)
     request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise)
+    request.require(inputs_file, settings)
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)
     if emulated:
@@ -111,22 +115,25 @@ def command(
         torch_device, gpu = gpu_of(device or "cuda", probe)
         steps, digest = on_gpu(request, inputs_file, settings, torch_device)
         facts = environment(gpu)
-    results, lost = _collected(steps)
+    results, stopped = _collected(steps)
     if emulated:
         results.sort(key=lambda r: (r.op, r.kernel, r.variant, r.arch or "", r.against))
     emit(verify_document(results, facts, digest), form, output)
-    if lost is not None:
-        raise lost
-    ctx.exit(_exit_code(results, named=bool(references)))
+    if stopped is not None:
+        raise stopped
+    code = _exit_code(results, named=bool(references))
+    ctx.exit(code or max((b.exit_code for b in broken), default=0))
 
 
-def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], ContextLostError | None]:
-    """The results; where a kernel faulted, those before it and the fault."""
+def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], SparsekitError | None]:
+    """The results; where something stopped the campaign, those before it, and what."""
     results: list[VerifyResult] = []
     try:
         for result in shown(steps, None, "verifying"):
             results.append(result)
-    except ContextLostError as error:
+    except SparsekitError as error:
+        if not results:
+            raise
         return results, error
     return results, None
 

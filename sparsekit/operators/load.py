@@ -41,13 +41,14 @@ def load(
     if device not in DEVICES:
         raise UsageError(f"device must be cuda or cpu, found {device!r}")
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))
-    choices = Catalog(settings.kernel_dirs).resolve([reference])
+    choices = Catalog(settings.kernel_dirs, settings.kernels_origin).resolve([reference])
     ops = {choice.op.name: choice.op for choice in choices}
     if len(ops) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(ops)}; name one")
     (op,) = ops.values()
     store = open_store(settings.cache_dir, note)
-    planner = Planner(Toolchains(settings), lineinfo=lineinfo)
+    store_options = ("--cache-dir", str(settings.cache_dir)) if cache_dir is not None else ()
+    planner = Planner(Toolchains(settings), lineinfo=lineinfo, store_options=store_options)
     driver = None
     if device == "cpu":
         driver = _emulated(choices, arch, strict, without)

@@ -23,6 +23,13 @@ def check(call: Call) -> str | None:
     return None
 
 
+def check_case(case: Case) -> str | None:
+    """What is wrong with sizes that a user changed."""
+    if case.dims["R"] == 0 and case.dims["B"] and case.dims["D"]:
+        return "R must be at least 1: the mean over no rows is undefined"
+    return None
+
+
 def work(case: Case) -> Work:
     """Inputs read once and the output written once."""
     groups, rows, columns = (case.dims[n] for n in ("B", "R", "D"))
@@ -91,6 +98,13 @@ OP = Op(
     ),
     outputs=(Tensor("out", ("B", 1, "D"), ("{out_dtype}",)),),
     check=check,
+    check_case=check_case,
+    known_values={
+        "kv_dtype": FLOATS,
+        "score_dtype": FLOATS,
+        "out_dtype": FLOATS,
+        "values": ("normal", "special", "equal", "one_large"),
+    },
     cases=CASES,
     work=work,
     batch="B",

@@ -12,6 +12,10 @@ from typing import Any
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
 
 HEAD_DIMS = (64, 128, 256, 512)
+# How sampling.lay_out lays out the columns of a list; mixed takes the others in turn.
+LAYOUTS = (
+    "mixed", "full", "interior", "leading_invalid", "trailing", "empty", "one_key", "duplicates",
+)  # fmt: skip
 _BF16_BYTES, _INT32_BYTES = 2, 4
 
 
@@ -28,6 +32,16 @@ def check(call: Call) -> str | None:
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         return f"softmax_scale must be finite, found {scale}"
     return None
+
+
+def check_case(case: Case) -> str | None:
+    """What is wrong with sizes that a user changed."""
+    n_window, topk = case.dims["n_window"], case.dims["topk"]
+    if case.dims["d"] not in HEAD_DIMS:
+        return f"d must be one of {HEAD_DIMS}, found {case.dims['d']}"
+    if n_window > topk:
+        return f"n_window must lie in [0, topk = {topk}], found {n_window}"
+    return "h must be at least 1, found 0" if case.dims["h"] == 0 else None
 
 
 def work(case: Case) -> Work:
@@ -162,6 +176,13 @@ OP = Op(
         Tensor("lse", ("b", "m", "h"), ("fp32",), optional=True),
     ),
     check=check,
+    check_case=check_case,
+    known_values={
+        "indices": ("random", *LAYOUTS),
+        "counts": ("none", "zero", "full", "hostile"),
+        "sink": ("finite", "off", "special"),
+        "values": ("normal", "nan", "inf"),
+    },
     cases=(*_SMOKE, *(case for group in _CORNERS for case in group), *_PERF),
     work=work,
     probes=("random", "zero_q"),

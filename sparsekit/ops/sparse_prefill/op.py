@@ -12,6 +12,10 @@ from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
 
 D_V = 512
 D_QK = (512, 576)
+# How sampling.lay_out lays out the columns of a list; mixed takes the others in turn.
+LAYOUTS = (
+    "mixed", "full", "interior", "leading_invalid", "trailing", "empty", "one_key", "duplicates",
+)  # fmt: skip
 _BF16_BYTES, _FP32_BYTES, _INT32_BYTES = 2, 4, 4
 # How many of the 1152 columns are valid in row p of seed 1's ramp workload.
 RAMP_WIDTH, RAMP_LIMIT, RAMP_OFFSET = 1152, 1024, 3
@@ -31,6 +35,15 @@ def check(call: Call) -> str | None:
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         return f"sm_scale must be finite, found {scale}"
     return None
+
+
+def check_case(case: Case) -> str | None:
+    """What is wrong with sizes that a user changed."""
+    if case.dims["d_qk"] not in D_QK:
+        return f"d_qk must be one of {D_QK}, found {case.dims['d_qk']}"
+    if case.dims["h_kv"] != 1:
+        return f"h_kv must be 1, found {case.dims['h_kv']}"
+    return "h_q must be at least 1, found 0" if case.dims["h_q"] == 0 else None
 
 
 def valid_columns(case: Case) -> int:
@@ -166,6 +179,13 @@ OP = Op(
         Tensor("lse", ("s_q", "h_q"), ("fp32",)),
     ),
     check=check,
+    check_case=check_case,
+    known_values={
+        "indices": ("random", "ramp", *LAYOUTS),
+        "topk_length": ("none", "valid", "hostile"),
+        "sink": ("none", "finite", "off", "special"),
+        "values": ("normal", "nan", "inf"),
+    },
     cases=(*_SMOKE, *_SHAPES, *_VALUES, *_PERF),
     work=work,
     probes=("random", "zero_q"),
