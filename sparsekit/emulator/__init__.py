@@ -7,11 +7,18 @@
     report.raise_faults()
     result = memory.read(y, "f4")
 
+A TensorMap goes where a kernel takes one: as a parameter, or packed() in memory. Asynchronous
+operations (copies, bulk and tensor copies, products of tensor cores) take effect when the schedule
+says so; what orders them is checked under every schedule alike.
+
 What it cannot see: what ptxas makes of the PTX; weak memory beyond races, missing fences and the
 order that barriers make; timing; paths that the inputs do not take (the report names them); races
 between the lanes of one warp; between warps of a block in global memory; the order and rounding of
 sums in tensor cores and of approximate functions, which are within the ISA's bounds, not to the
-bit; and what emulator and kernel get wrong alike.
+bit; and what emulator and kernel get wrong alike. An mbarrier knows arrivals by warp, wgmma by
+warpgroup. Not modelled, and refused with their PTX line: im2col and interleaved tensor copies,
+sub-byte elements, sparse and block-scaled products, results in f16 in tensor memory,
+tcgen05.shift, base offsets of matrix descriptors.
 """
 
 from sparsekit.emulator.faults import (

@@ -174,6 +174,8 @@ class AccessLog:
                     if not bucket.index.size:
                         continue
                     if space == "shared":
+                        is_async = accesses[0].kind in (ASYNC_READ, ASYNC_WRITE)
+                        self._machine.remote.note(bucket, bucket.agents() if is_async else None)
                         self._shared.check(bucket)
                     elif space == "global":
                         self._global.check(bucket)

@@ -83,8 +83,9 @@ def fetch(machine: Machine, tile: Tile) -> Array:
 
 
 def deposit(machine: Machine, places: Array, chunks: Array) -> None:
-    """Put chunks into shared memory."""
-    machine.storage.table("shared", CHUNK_BYTES, 1)[places >> 4] = chunks
+    """Put chunks into shared memory; the log tells of those outside of it."""
+    table = machine.storage.table("shared", CHUNK_BYTES, 1)
+    table[np.clip(places >> 4, 0, table.size - 1)] = chunks
 
 
 def collect(machine: Machine, places: Array) -> Array:
@@ -96,7 +97,7 @@ def spread(machine: Machine, tile: Tile, chunks: Array, combine: Combine | None)
     """Put the bytes of chunks where a tile is in global memory, or combine them with it."""
     shift = tile.piece_bytes.bit_length() - 1
     table = machine.storage.table("global", tile.piece_bytes, 1)
-    rows = tile.index[tile.inside] >> shift
+    rows = np.clip(tile.index[tile.inside] >> shift, 0, table.size - 1)
     pieces = np.ascontiguousarray(chunks).view(table.dtype)[tile.inside]
     if combine is not None:
         pieces = combine(np.ascontiguousarray(table[rows]), np.ascontiguousarray(pieces))

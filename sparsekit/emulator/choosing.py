@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 NOWHERE = np.iinfo(np.int32).max  # where a thread stands that waits or has exited
-_FAIR_STEP = 256  # every so often a warp that is not the lowest runs, so that spinning ends
+_FAIR_STEP = 256  # every so often another warp runs, or an operation, so that spinning ends
 
 
 class Chooser:
@@ -44,7 +44,8 @@ class Chooser:
         self._machine.steps += 1
         if self._machine.steps > self._step_limit:
             self._machine.fault("limit", f"no end after {self._step_limit} steps", None, None)
-        if self._machine.choices.run_an_operation():
+        fair = self._machine.steps % _FAIR_STEP == 0
+        if fair or self._machine.choices.run_an_operation():
             self._machine.engine.advance()
         while True:
             convoy = self._ready()

@@ -117,9 +117,7 @@ class Clocks:
         """The agent of the copies that complete on the mbarrier of a number. Raises UsageError."""
         agent = self.kinds * self.warps + number
         if agent >= self.agents:
-            raise UsageError(
-                f"more than {number} mbarriers in one launch unit; switch off the check `race`"
-            )
+            raise UsageError(f"more than {number} mbarriers in one block or cluster")
         return agent
 
     def nothing(self) -> Array:

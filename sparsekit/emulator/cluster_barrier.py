@@ -50,6 +50,9 @@ class ClusterBarrier:
         rows = convoy.warps(mask)
         if machine.log is not None:
             known = machine.log.release(rows) if release else self._published[rows]
+            fenced = None if release else machine.fences.passed_on(rows)
+            if fenced is not None:
+                known = np.maximum(known, fenced)
             np.maximum.at(self._arriving, self._unit[rows * WARP], known)
         self._complete(np.unique(self._unit[threads]))
 

@@ -24,6 +24,7 @@ CHECKS: Mapping[str, str] = {
     "descriptor": "descriptors of tensors, matrices and instructions say what the ISA allows",
     "wgmma": "registers of wgmma in flight are left alone, and fenced before it uses them",
     "tensor-memory": "tensor memory is allocated before use, by the rules, and freed",
+    "exited-block": "a block of a cluster exits after all accesses of others to its shared memory",
     "undefined-register": "no register is read before it is written",
 }
 """The checks by name, all on unless switched off."""

@@ -47,6 +47,15 @@ class _Exchange:
             self._learn(agent, observed)
         self._fenced[agent] = self._released(agent)
 
+    def fenced(self, agent: int) -> Array | None:
+        """What the agent knew at its last fence."""
+        return self._fenced.get(agent)
+
+    def observe_known(self, agent: int, known: Array) -> None:
+        """The agent learns this at its next fence."""
+        before = self._observed.get(agent)
+        self._observed[agent] = known.copy() if before is None else np.maximum(before, known)
+
     def publish(self, agent: int, address: int, order: str) -> None:
         known = self._released(agent) if order in _RELEASES else self._fenced.get(agent)
         if known is not None:
@@ -60,8 +69,7 @@ class _Exchange:
         if order in _ACQUIRES:
             self._learn(agent, known)
             return
-        before = self._observed.get(agent)
-        self._observed[agent] = known if before is None else np.maximum(before, known)
+        self.observe_known(agent, known)
 
 
 class Fences:
@@ -93,6 +101,18 @@ class Fences:
             blocks = self._machine.block_of_row[convoy.warps(mask)]
             for block in np.unique(blocks).tolist():
                 self._global.fence(block)
+
+    def passed_on(self, rows: Array) -> Array | None:
+        """What a relaxed arrival of warps passes on: what they knew at their last fences."""
+        found = [] if self._shared is None else [self._shared.fenced(row) for row in rows.tolist()]
+        known = [one for one in found if one is not None]
+        return np.max(known, axis=0) if known else None
+
+    def learn_later(self, rows: Array, known: Array) -> None:
+        """What warps that have waited, relaxed, learn at their next fences."""
+        if self._shared is not None:
+            for row in rows.tolist():
+                self._shared.observe_known(row, known)
 
     def access(
         self, convoy: Convoy, space: str, address: Array, offset: int, mask: Array | None,

@@ -26,11 +26,13 @@ from sparsekit.emulator.geometry import Geometry
 from sparsekit.emulator.global_races import GlobalRaces
 from sparsekit.emulator.mbarriers import MBarriers
 from sparsekit.emulator.register_loads import RegisterLoads
+from sparsekit.emulator.remote_access import RemoteAccesses
 from sparsekit.emulator.schedule import Choices
 from sparsekit.emulator.storage import Storage
 from sparsekit.emulator.tensor_memory import TensorMemory
 from sparsekit.emulator.translate import Binder, BlockFunction, translate
 from sparsekit.emulator.warpgroups import Touch, Warpgroups
+from sparsekit.emulator.written_maps import WrittenMaps
 
 _MOST_MBARRIERS = 128  # of one unit
 
@@ -77,6 +79,8 @@ class Machine:
         self.warpgroups = Warpgroups(self)
         self.tensor_memory = TensorMemory(self)
         self.register_loads = RegisterLoads(self)
+        self.written_maps = WrittenMaps(self)
+        self.remote = RemoteAccesses(self)
         self.barriers = Barriers(self)
         self.cluster_barrier = ClusterBarrier(self)
         self.mbarriers = MBarriers(self)
@@ -114,6 +118,8 @@ class Machine:
         self.warpgroups.reset()
         self.tensor_memory.reset()
         self.register_loads.reset()
+        self.written_maps.reset()
+        self.remote.reset()
         self.calls.reset()
         self.fences.reset()
         self.block_of_row[:] = self.geometry.block_number()[::WARP]
@@ -187,6 +193,7 @@ class Machine:
         self.progress += 1
         self.barriers.threads_left()
         self.cluster_barrier.threads_left()
+        self.remote.threads_left()
 
     def fault(self, kind: str, message: str, at: int | None, thread: int | None) -> None:
         """Note a fault, after those of earlier accesses. Raises StopLaunch for a fatal one."""

@@ -108,6 +108,7 @@ class MBarriers:
             machine.fault("outside", text, at, thread)
             raise StopLaunch
         self.order.check_ordered(barrier, thread, at)
+        machine.remote.arrive(place, thread, at)
         return barrier
 
     def _find_for(self, place: int, threads: Array, at: int) -> MBarrier:
@@ -132,8 +133,12 @@ class MBarriers:
             mine = threads[places == place]
             barrier = self._find_for(place, mine, at)
             if self._machine.log is not None:
-                known = self._machine.log.release(np.unique(mine // WARP)).max(axis=0)
+                rows = np.unique(mine // WARP)
+                known = self._machine.log.release(rows).max(axis=0)
                 self._learn(barrier, known, passes_on=releases)
+                fenced = None if releases else self._machine.fences.passed_on(rows)
+                if fenced is not None:
+                    self._learn(barrier, fenced, passes_on=True)
             for thread in mine.tolist():
                 lane = thread - convoy.lo
                 states[lane] = barrier.phase << 32 | barrier.pending
@@ -247,6 +252,8 @@ class MBarriers:
         rows = np.unique(threads // WARP)
         if wait.acquires:
             machine.log.acquire(rows, barrier.completed)
+        else:
+            machine.fences.learn_later(rows, barrier.completed)
         now = machine.clocks.stamp()
         for row in rows.tolist():
             barrier.seen[row] = (now, wait.at)

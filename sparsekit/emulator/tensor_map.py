@@ -24,13 +24,13 @@ _MOST_BOX = 256
 _MOST_STRIDE = 1 << 40
 
 ELEMENT_BYTES = {
-    "u8": 1, "u16": 2, "u32": 4, "i32": 4, "u64": 8, "i64": 8, "fp16": 2, "fp32": 4, "fp64": 8,
-    "bf16": 2, "fp32_ftz": 4, "tf32": 4, "tf32_ftz": 4,
+    "u8": 1, "u16": 2, "u32": 4, "i32": 4, "u64": 8, "i64": 8, "fp16": 2, "fp32": 4, "fp32_ftz": 4,
+    "fp64": 8, "bf16": 2, "tf32": 4, "tf32_ftz": 4,
 }  # fmt: skip
-"""Element types in the driver's order, with their sizes."""
+"""Element types in the order of tensormap.replace, with their sizes."""
 
 SWIZZLES = {"none": 0, "32B": 32, "64B": 64, "128B": 128, "128B_atom_32B": 128}
-"""Swizzle modes in the driver's order, with the bytes that the inner dimension spans."""
+"""Swizzle modes in the order of tensormap.replace, with the bytes that the inner one spans."""
 
 FILLS = ("zero", "nan")
 _TYPES, _SWIZZLE_NAMES = tuple(ELEMENT_BYTES), tuple(SWIZZLES)
@@ -132,3 +132,44 @@ def unpack_map(data: bytes) -> TensorMap | None:
         address, _TYPES[dtype], tuple(d + 1 for d in dims[:rank]), tuple(box[:rank]),
         tuple(strides[: rank - 1]), tuple(step[:rank]), _SWIZZLE_NAMES[swizzle], FILLS[fill],
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where a field of a map is: bytes from its start, by dimension; less: what is taken off.
+
+    most: the largest value that is modelled.
+    """
+
+    offset: int
+    size_bytes: int
+    count: int
+    less: int
+    most: int
+
+
+FIELDS = {
+    "rank": Field(4, 1, 1, -1, MOST_DIMS - 1),
+    "elemtype": Field(5, 1, 1, 0, len(_TYPES) - 1),
+    "swizzle_mode": Field(6, 1, 1, 0, _SWIZZLE_NAMES.index("128B")),
+    "fill_mode": Field(7, 1, 1, 0, len(FILLS) - 1),
+    "global_address": Field(8, 8, 1, 0, (1 << 64) - 1),
+    "global_dim": Field(16, 4, MOST_DIMS, 1, (1 << 32) - 1),
+    "global_stride": Field(36, 8, MOST_DIMS - 1, 0, _MOST_STRIDE - 1),
+    "box_dim": Field(68, 2, MOST_DIMS, 0, _MOST_BOX),
+    "element_stride": Field(78, 1, MOST_DIMS, 0, 8),
+    "interleave_layout": Field(127, 1, 1, 0, 0),
+}
+"""What tensormap.replace may change, in the layout of this emulator's own."""
+
+
+def field_bytes(content: bytearray, name: str, position: int, value: int) -> str:
+    """Change a field of a packed map; what is wrong with the value, or nothing."""
+    field = FIELDS[name]
+    if not 0 <= value <= field.most or value < field.less:
+        return f"a tensor map with {name} {value}, which is not modelled"
+    content[: len(_MAGIC)] = _MAGIC
+    start = field.offset + position * field.size_bytes
+    stored = (value - field.less).to_bytes(field.size_bytes, "little")
+    content[start : start + field.size_bytes] = stored
+    return ""

@@ -131,7 +131,7 @@ def signed(value: int, bits: int) -> int:
 @pytest.mark.parametrize(("op", "kind"), KINDS, ids=lambda x: str(x))
 @pytest.mark.parametrize("where", ["global", "shared"])
 def test_integer_reductions(op, kind, where):
-    if where == "shared" and kind in ("s64",):
+    if where == "shared" and "64" in kind and op != "add":
         pytest.skip("no such reduction")
     bits = int(kind[1:])
     rng = random.Random(1)
@@ -299,3 +299,27 @@ def test_reading_what_a_bulk_copy_stores(schedule):
     assert (
         found(later.replace("wait_group.read", "wait_group"), {"out": 1024}, 64, **options) == set()
     )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_warp_that_spins_keeps_no_copy_from_ending(schedule):
+    """One warp waits for the copy and sets a flag, another one polls the flag."""
+    body = START + "setp.ge.u32 p3, tid, 32; @p3 bra POLL;" + LOAD + WAIT.format(0) + (
+        "st.release.cta.shared.u32 [r5+1024], 1; bra END;"
+        "POLL: ld.acquire.cta.shared.u32 r9, [r5+1024]; setp.eq.u32 p4, r9, 1; @!p4 bra POLL; END:"
+    )  # fmt: skip
+    first = body.replace("bar.sync 0;", "@p0 st.shared.u32 [r5+1024], 0; bar.sync 0;", 1)
+    options = {"schedule": schedule, "step_limit": 20_000}
+    assert found(first, {"source": SOURCE}, 64, **options) == set()
+
+
+def test_without_the_bounds_check_the_others_survive():
+    checks = [c for c in CHECKS if c != "bounds"]
+    for chosen in (checks, ()):
+        for body in (
+            START + LOAD.replace("[r5],", "[r5+60000],") + WAIT.format(0),
+            START + LOAD.replace("[source+64]", "[source+1048576]") + WAIT.format(0),
+            STORE.replace("[out], [r5]", "[out+16777216], [r5]"),
+        ):
+            arrays = {"source": SOURCE, "out": 1024}
+            assert "bounds" not in found(body, arrays, 64, checks=chosen)

@@ -426,8 +426,14 @@ def test_each_check_can_be_switched_off():
             "@p0 mbarrier.init.shared.b64 [r0], 1; barrier.cluster.arrive; barrier.cluster.wait; "
             "@p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r1+16], "
             "[source], 16, [r0]; @p2 mbarrier.arrive.expect_tx.shared.b64 _, [r0], 16; "
+            "@!p2 bra L; W: mbarrier.try_wait.parity.shared.b64 p3, [r0], 0; @!p3 bra W; L: "
             "barrier.cluster.arrive; barrier.cluster.wait;",
             {"source": DATA}, {"grid": 2, "cluster": (2,)},
+        ),
+        "exited-block": (
+            "mov.u32 r0, cells; mov.u32 r9, 1; mapa.shared::cluster.u32 r1, r0, r9; "
+            "setp.ne.u32 p0, cta, 0; @p0 bra L; st.shared::cluster.u32 [r1], 1; L:",
+            {}, {"grid": 2, "cluster": (2,), "threads": 32},
         ),
         "tensor-memory": (
             "mov.u32 r0, cells; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [r0], 32;",

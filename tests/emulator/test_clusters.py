@@ -44,6 +44,7 @@ def test_without_the_barrier_it_is_a_race(schedule):
     assert "race" in run(schedule, meet="bar.sync 0;")[0]
     relaxed = MEET.replace("arrive", "arrive.relaxed")
     assert "race" in run(schedule, meet=relaxed)[0]
+    assert run(schedule, meet="fence.acq_rel.cluster; " + relaxed)[0] == []
 
 
 def test_misuse_and_deadlock():
@@ -94,3 +95,19 @@ def test_far_addresses_are_checked():
 def test_a_grid_that_is_no_whole_clusters():
     with pytest.raises(UsageError, match="no multiple of cluster"):
         run_block("ret;", {}, 32, grid=3, cluster=(2,))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_block_that_exits_too_early(schedule):
+    """Others may still access its shared memory, or arrive at its mbarriers."""
+    assert "exited-block" in run(schedule, part="")[0]
+    body = """mov.u32 r0, cells; mov.u32 r5, %cluster_ctarank; setp.eq.u32 p0, tid, 0;
+    @p0 mbarrier.init.shared.b64 [r0], 1; barrier.cluster.arrive; barrier.cluster.wait;
+    xor.b32 r7, r5, 1; mapa.shared::cluster.u32 r2, r0, r7;
+    @p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r2]; {}"""
+    wait = "W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p1, [r0], 0; @!p1 bra W;"
+    options = {"grid": 4, "cluster": (2,), "shared": CELLS, "schedule": schedule}
+    for end in (wait, MEET):
+        assert run_block(body.format(end), {}, 32, **options)[0].faults == ()
+    report, _ = run_block(body.format(""), {}, 32, **options)
+    assert {f.kind for f in report.faults} == {"exited-block"}

@@ -138,6 +138,9 @@ def test_what_a_barrier_orders(schedule):
     relaxed = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [r0];"
     assert {f.kind for f in handover(schedule, arrive=relaxed)} == {"race"}
     assert {f.kind for f in handover(schedule, order=".relaxed.cta")} == {"race"}
+    before, after = "fence.acq_rel.cta; " + relaxed, "@!p2 bra TAKE; fence.acq_rel.cta;"
+    assert handover(schedule, arrive=before) == ()  # a fence and a relaxed arrival release
+    assert handover(schedule, order=".relaxed.cta", loop=after) == ()
     found = {f.kind for f in handover(schedule, parity=1)}  # the phase before the first
     assert found & {"race", "deadlock"}  # the deadlock where the right phase is over already
 

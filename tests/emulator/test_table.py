@@ -45,6 +45,18 @@ FIXTURES = Path(__file__).resolve().parents[1] / "ptx" / "fixtures"
         "p0, 1, 1, 0, 0;",
         "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {f0, f1, f2, f3}, l0, l1, r0, 0, "
         "p0, 1, 1, 0, 0;",
+        "tcgen05.shift.cta_group::1.down [r0];",
+        "tcgen05.cp.cta_group::1.4x256b [r0], l0;",
+        "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32 [r0], l0;",
+        "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [r0], l0, l1, r1, [r2], [r3], p0;",
+        "tcgen05.mma.sp.cta_group::1.kind::f16 [r0], l0, l1, [r2], r1, p0;",
+        "tcgen05.mma.ws.cta_group::2.kind::f16 [r0], l0, l1, r1, p0;",
+        "tcgen05.ld.sync.aligned.32x32b.x2.b32 {r0, r1, r2}, [r3];",
+        "tcgen05.ld.red.sync.aligned.32x32b.x2.min.f32 {f0, f1}, f2, [r3];",
+        "tensormap.replace.im2col.rank.shared::cta.b1024.b32 [l0], 1;",
+        "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [l0], 5, 1;",
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid::w.b32.b128 r0, l0;",
+        "fence.proxy.async.local;",
         "tex.1d.v4.f32.s32 {f0, f1, f2, f3}, [l0, {r0}];",
         "vabsdiff4.u32.u32.u32 r0, r1, r2, r3;",
         "mov.u16 r0, r1;",  # a register of another width
@@ -64,6 +76,14 @@ def test_code_that_is_not_run_is_checked_too():
     """Opcodes are looked up when a kernel is prepared, executed or not."""
     with pytest.raises(UnsupportedError, match="istypep"):
         run_block("bra END; istypep.texref p0, l0; END: mov.u32 r0, 1;", {})
+
+
+def test_hints_do_nothing():
+    run_block(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; "
+        "setmaxnreg.inc.sync.aligned.u32 232; setmaxnreg.dec.sync.aligned.u32 40;",
+        {},
+    )[0].raise_faults()
 
 
 def test_hints_have_reasons():

@@ -16,12 +16,16 @@ FOLDER = Path(__file__).parent / "kernels"
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """What a compile gave. tensor_maps: how the launcher is to make each one."""
+    """What a compile gave. scratch_bytes: global memory that each block needs.
+
+    tensor_maps: how the launcher is to make each one.
+    """
 
     ptx: str
     name: str
     shared_bytes: int
     num_warps: int
+    scratch_bytes: int
     tensor_maps: Any
 
 

@@ -23,6 +23,7 @@ from sparsekit.emulator.isa import (
     tcgen05_memory,
     tcgen05_mma,
     tensor_copy,
+    tensormap,
     warp_matrix,
     wgmma,
 )
@@ -31,7 +32,7 @@ from sparsekit.emulator.table import Table
 CHAPTERS = (
     integer, floating, half, comparison, logic, movement, conversion, memory, async_copy,
     collective, warp_matrix, mma, control, synchronisation,
-    mbarrier, bulk_copy, tensor_copy, proxies, wgmma, tcgen05_memory,
+    mbarrier, bulk_copy, tensor_copy, tensormap, proxies, wgmma, tcgen05_memory,
     tcgen05_mma, launch_control, atomics, hints,
 )  # fmt: skip
 

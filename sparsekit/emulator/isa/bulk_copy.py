@@ -27,6 +27,10 @@ _REDUCTIONS = {
     "and": "b32|b64", "or": "b32|b64", "xor": "b32|b64", "add": "u32|s32|u64|f32|f64",
     "inc": "u32", "dec": "u32", "min": "u32|s32|u64|s64", "max": "u32|s32|u64|s64",
 }  # fmt: skip
+_SHARED_REDUCTIONS = {
+    "and": "b32", "or": "b32", "xor": "b32", "add": "u32|s32|u64", "inc": "u32", "dec": "u32",
+    "min": "u32|s32", "max": "u32|s32",
+}  # fmt: skip
 
 
 def shared_address(w: Writer, m: Matched, operand: Operand) -> str:
@@ -149,11 +153,12 @@ def between_blocks(w: Writer, m: Matched) -> None:
 
 
 def _register_reductions(chapter: Chapter) -> None:
-    for op, types in _REDUCTIONS.items():
+    for op, types in _SHARED_REDUCTIONS.items():
         chapter.form(
             f"cp reduce async bulk to=shared::cluster from=shared::cta signal={SIGNALS} "
             f"op={op} t={types}", 4,
         )(reduce_between_blocks)  # fmt: skip
+    for op, types in _REDUCTIONS.items():
         chapter.form(
             f"cp reduce async bulk to=global from=shared::cta bulk_group $policy op={op} t={types}",
             (3, 4),

@@ -35,13 +35,3 @@ def fence_mbarrier_init(w: Writer, m: Matched) -> None:
 def publish_mbarriers(c: Convoy, mask: Array | None) -> None:
     if c.log is not None:
         c.machine.cluster_barrier.publish_mbarriers(c.warps(mask))
-
-
-CHAPTER.hint(
-    "fence proxy what=tensormap::generic sem=release scope=cta|cluster|gpu|sys", 0,
-    "tensor maps are read as they are in memory when a copy starts",
-)  # fmt: skip
-CHAPTER.hint(
-    "fence proxy what=tensormap::generic sem=acquire scope=cta|cluster|gpu|sys", 2,
-    "tensor maps are read as they are in memory when a copy starts",
-)  # fmt: skip

@@ -295,7 +295,7 @@ def copy(
         if operand.problem:
             raise unsupported(machine.code.matched[at].instruction, operand.problem)
         agent = agent_of(c, thread, TENSOR_AGENT)
-        for block in pair_of(c, thread, groups):
+        for block in pair_of(c, thread, groups, at):
             base = block * machine.shared_stride
             places = element_places(operand, base, int(rows.max()) + 1, words, _WORD_BYTES, False)
             note_shared(c, chunks_of(places, _WORD_BYTES, False), False, agent, at, thread)
@@ -313,10 +313,13 @@ def copy(
             c.log.flush()
 
 
-def pair_of(c: Convoy, thread: int, groups: int) -> list[int]:
+def pair_of(c: Convoy, thread: int, groups: int, at: int) -> list[int]:
     """The block of a thread within the batch, or both blocks of its pair, the even one first."""
     block = c.machine.tensor_memory.block_of(thread)
     if groups == 1:
         return [block]
+    if c.machine.cluster_size % 2:
+        text = f"cta_group::2 in a cluster of {c.machine.cluster_size} blocks, which has no pairs"
+        c.machine.fault("outside", text, at, thread)
     rank = int(c.machine.geometry.rank[thread])
     return [block - rank % 2, block - rank % 2 + 1]

@@ -96,7 +96,7 @@ def start_product(
             what.m // groups, halves=groups == 2 and what.m == LANES, weight_stationary=stationary
         )
         product = Product(c, what, path, bool(adds[lane]), scale, at, thread)
-        blocks = pair_of(c, thread, groups)
+        blocks = pair_of(c, thread, groups, at)
         for block in blocks:
             product.take_b(block, int(b[lane]), what.n // groups)
         for block in blocks:

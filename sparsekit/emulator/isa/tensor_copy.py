@@ -76,6 +76,7 @@ def tensor_at(c: Convoy, address: int, at: int, thread: int) -> TensorMap:
         try:
             found = unpack_map(data)
             if found is not None:
+                machine.written_maps.check(thread, address, at)
                 return found
             text = f"the {MAP_BYTES} bytes at {address:#x} are no tensor map"
         except ArgumentError as error:

@@ -24,7 +24,7 @@ source = ASTSource(
 found = triton.compile(
     source,
     target=GPUTarget("cuda", job["compute_capability"], 32),
-    options={"num_warps": job["num_warps"]},
+    options={"num_warps": job["num_warps"], "num_ctas": job["blocks"]},
 )
 facts = found.metadata
 json.dump(
@@ -32,6 +32,7 @@ json.dump(
         "ptx": found.asm["ptx"],
         "name": facts.name,
         "shared_bytes": facts.shared,
+        "scratch_bytes": facts.global_scratch_size,
         "num_warps": facts.num_warps,
         "tensor_maps": getattr(facts, "tensordesc_meta", None),
     },

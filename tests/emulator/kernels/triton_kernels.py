@@ -60,3 +60,40 @@ def gathered_attention(
         largest = new
     out = (acc / total_weight[:, None]).to(tl.bfloat16)
     tl.store(out_ptr + (token * BLOCK_H + heads)[:, None] * HEAD_DIM + dims[None, :], out)
+
+
+@triton.jit
+def product_of_made_tiles(
+    a_ptr, b_ptr, c_ptr, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The same, with descriptors that the kernel makes, and C by a tensor copy too."""
+    a_desc = tl.make_tensor_descriptor(a_ptr, [m, k], [k, 1], [BLOCK_M, BLOCK_K])
+    b_desc = tl.make_tensor_descriptor(b_ptr, [n, k], [k, 1], [BLOCK_N, BLOCK_K])
+    c_desc = tl.make_tensor_descriptor(c_ptr, [m, n], [1024, 1], [BLOCK_M, BLOCK_N])
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, k, BLOCK_K):
+        a = a_desc.load([row, start])
+        b = b_desc.load([column, start])
+        acc = tl.dot(a, tl.trans(b), acc)
+    c_desc.store([row, column], acc)
+
+
+@triton.jit
+def persistent_product(
+    a_desc, b_desc, c_ptr, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, PROGRAMS: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """The same by so many programs for all tiles; specialised: warps for copies and products."""
+    across = n // BLOCK_N
+    total = (m // BLOCK_M) * across
+    for tile in tl.range(tl.program_id(0), total, PROGRAMS, warp_specialize=SPECIALIZE):
+        row, column = (tile // across) * BLOCK_M, (tile % across) * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for start in range(0, k, BLOCK_K):
+            a = a_desc.load([row, start])
+            b = b_desc.load([column, start])
+            acc = tl.dot(a, tl.trans(b), acc)
+        rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
+        tl.store(c_ptr + rows[:, None] * 1024 + columns[None, :], acc)
