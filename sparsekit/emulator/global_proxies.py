@@ -13,6 +13,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import BULK_STORE_AGENT, GLOBAL_PART, WARP_AGENT
+from sparsekit.emulator.convoy import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.access_log import Bucket
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
 _PIECE_BITS = 4
-_NOBODY = -1
 
 
 class GlobalProxies:
@@ -31,12 +31,15 @@ class GlobalProxies:
         self._machine = machine
         pieces = (machine.storage.memory.content().size >> _PIECE_BITS) + 1
         self._stamp = np.zeros(pieces, np.int32)
-        self._unit = np.full(pieces, _NOBODY, np.int32)
+        self._unit = np.zeros(pieces, np.int32)  # counted from 1; untouched pages cost nothing
+        self._used = False
         self._at = np.zeros(pieces, np.int32)
-        self._unit_of_row = machine.geometry.unit[::32].astype(np.int32)
+        self._unit_of_row = machine.geometry.unit[::WARP].astype(np.int32) + 1
 
     def reset(self) -> None:
-        self._unit[:] = _NOBODY
+        if self._used:
+            self._unit[:] = 0
+        self._used = False
 
     def check(self, bucket: Bucket) -> None:
         """Check accesses to global memory, and note the stores."""
@@ -58,9 +61,12 @@ class GlobalProxies:
                 self._report(bucket, int(late.argmax()), pieces, asynchronous)
             return
         kind = BULK_STORE_AGENT if asynchronous else WARP_AGENT
-        self._stamp[pieces] = clocks.agents_of(rows, kind) + clocks.stamp()
-        self._unit[pieces] = units
-        self._at[pieces] = bucket.instructions()
+        stamps = (clocks.agents_of(rows, kind) + clocks.stamp()).astype(np.int32)
+        self._used = True
+        for part in range(max(bucket.size_bytes >> _PIECE_BITS, 1)):
+            cells = np.minimum(pieces + part, self._stamp.size - 1)
+            self._stamp[cells], self._unit[cells] = stamps, units
+            self._at[cells] = bucket.instructions()
 
     def _report(self, bucket: Bucket, position: int, pieces: Array, asynchronous: bool) -> None:
         machine = self._machine
