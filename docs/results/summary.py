@@ -35,12 +35,13 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def checks() -> str:
     """What was verified: cases and launches per kernel variant, and the sanitizer's reports."""
     rows = []
-    for file, what in (("verify-h200.json", "float64"), ("bitwise-h200.json", "bit for bit")):
-        results = read(file)["results"]
+    for what in ("verify", "bitwise"):
+        files = sorted(FOLDER.glob(f"{what}-*-h200.json"))
+        results = [r for file in files for r in read(file.name)["results"]]
         for kernel, variant in dict.fromkeys((r["kernel"], r["variant"]) for r in results):
             own = [r for r in results if (r["kernel"], r["variant"]) == (kernel, variant)]
             against = dict.fromkeys(_BATCHES.sub("in other batches", r["against"]) for r in own)
-            base = what if what == "float64" else f"bits of {', '.join(against)}"
+            base = "float64" if what == "verify" else f"bits of {', '.join(against)}"
             rows.append((
                 f"`{kernel}:{variant}`", base,
                 len({r["case"] for r in own if not r["skipped"]}), sum(r["runs"] for r in own),

@@ -34,7 +34,7 @@ def check(call: Call) -> str | None:
 
 
 def valid_columns(case: Case) -> int:
-    """How many columns of a row are valid on average, rounded to a whole number per call."""
+    """How many columns are valid, over all rows of the call."""
     s_q, topk = case.dims["s_q"], case.dims["topk"]
     if case.options["indices"] != "ramp":
         return s_q * topk

@@ -12,9 +12,7 @@ import torch
 from sparsekit.model import Case
 from sparsekit.ops import sampling
 from sparsekit.ops.masked_softmax import attend, score_error_bound
-
-RAMP_LIMIT, RAMP_OFFSET = 1024, 3
-D_V = 512
+from sparsekit.ops.sparse_prefill.op import D_V, RAMP_LIMIT, RAMP_OFFSET
 
 
 def make_inputs(case: Case, probe: str) -> dict[str, Any]:
