@@ -118,7 +118,7 @@ class TestNumerics:
         assert now.startswith("flushed in ")
 
     def test_tensor_types(self, inspect, copied):
-        tf32 = copied(TRITON, "tf32", ('{"ab": "bf16"}', '{"ab": "fp32"}'))
+        tf32 = copied(TRITON, "tf32", ('{"a": "bf16", "b": "bf16"}', '{"a": "fp32", "b": "fp32"}'))
         before, now = changes(inspect, f"{tf32}:plain", f"{TRITON}:plain")["matrix instructions"]
         assert "BF16" in before
         assert "TF32" in now

@@ -12,7 +12,8 @@ from sparsekit.ptx.cfg import dominators, reverse_postorder
 _TARGET = re.compile(r"(?:^|,)\s*`?\(?0x([0-9a-f]+)\)?`?$")
 _BARRIER = re.compile(r"\bB(\d+)\b")
 _BRANCHES = frozenset({"BRA", "JMP"})
-_ENDS = frozenset({"EXIT", "RET", "KILL", "BRX", "BRXU", "JMX"})  # or goes where nothing tells
+_COMPUTED = frozenset({"BRX", "BRXU", "JMX"})
+_ENDS = frozenset({"EXIT", "RET", "KILL"}) | _COMPUTED
 _ALWAYS = frozenset({"", "@PT"})
 NEVER = "@!PT"  # ptxas writes instructions that never run, as a workaround for the hardware
 
@@ -52,6 +53,7 @@ def flow_of(code: Sequence[SassInstruction]) -> Flow:
     place = {instruction.offset: i for i, instruction in enumerate(code)}
     joins = _joins(code, place)
     leads = [_following(i, x, place, joins) for i, x in enumerate(code)]
+    _reach_what_nothing_reaches(code, leads)
     starts = {0}
     for i, targets in enumerate(leads):
         if targets != (i + 1,):
@@ -107,6 +109,24 @@ def _following(
     if base in _ENDS:
         return () if always else (after,)
     return (after,)
+
+
+def _reach_what_nothing_reaches(
+    code: Sequence[SassInstruction], leads: list[tuple[int, ...]]
+) -> None:
+    """Lead computed branches, whose tables are not in the code, to what nothing else leads to."""
+    computed = [i for i, x in enumerate(code) if x.base in _COMPUTED and x.predicate != NEVER]
+    if not computed:
+        return
+    reached = {0, *(target for targets in leads for target in targets)}
+    rest = tuple(i for i in range(len(code)) if i not in reached and not _is_padding(i, leads))
+    for i in computed:
+        leads[i] = tuple(dict.fromkeys([*leads[i], *rest]))
+
+
+def _is_padding(index: int, leads: Sequence[tuple[int, ...]]) -> bool:
+    """Whether it is the branch to itself that ends every function."""
+    return leads[index] == (index,)
 
 
 def _loops(

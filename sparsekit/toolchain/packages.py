@@ -15,6 +15,8 @@ from pathlib import Path
 
 from sparsekit.digest import file_sha256
 
+_EVERY = re.compile(".*")
+
 
 @dataclass(frozen=True)
 class Package:
@@ -44,9 +46,10 @@ class Package:
             if deciding.fullmatch(path)
         )
 
-    def damaged(self) -> list[str]:
+    def damaged(self) -> list[Path]:
         """Files that are missing, or not what the metadata says of them."""
-        return [path for path, sha256 in self.digests if not _holds(self.site / path, sha256)]
+        known = self.recorded(_EVERY)
+        return [file for file, sha256 in known if not file.is_file() or file_sha256(file) != sha256]
 
     def _measured(self) -> Iterable[tuple[str, str]]:
         """Digests of the files themselves, for an install whose metadata lists none (editable)."""
@@ -72,10 +75,3 @@ def _digests(dist: Distribution) -> Iterable[tuple[str, str]]:
         sha256 = rest.partition(",")[0].removeprefix("sha256=")
         if sha256 and not path.startswith("..") and ".dist-info/" not in path:
             yield path, sha256
-
-
-def _holds(file: Path, sha256: str) -> bool:
-    if not file.is_file():
-        return False
-    measured = base64.urlsafe_b64encode(bytes.fromhex(file_sha256(file)))
-    return measured.rstrip(b"=").decode() == sha256

@@ -73,6 +73,12 @@ def test_a_second_condition_may_fall_through():
     assert len(flow.order) == 2
 
 
+def test_a_computed_branch_reaches_what_nothing_else_does():
+    text = "BRX R4 -0x10\nLDG.E R0 [R2.64]\nEXIT\nLDG.E.128 R8 [R2.64]\nEXIT\nBRA >5"
+    assert facts(text).accesses == {"LDG": {"16": 1, "4": 1}}
+    assert facts(text).loops == ()
+
+
 def test_a_call_into_the_function_is_a_way_out():
     flow = flow_of(code("MOV R0 RZ\n@!P0 CALL.REL.NOINC >3\nBRA >0\nSTL [R1] R0\nEXIT"))
     assert len(flow.order) == len(flow.blocks)
