@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
+import re
 import shlex
 import shutil
 import signal
@@ -26,7 +28,7 @@ def build(run_cli, *args: str, code: int = 0, **env: str) -> dict:
 
 
 def copy(source: str, target: Path) -> Path:
-    return Path(shutil.copytree(source, target))
+    return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def test_every_field_of_the_result(run_cli):
@@ -99,6 +101,32 @@ def _replace(file: Path, old: str, new: str) -> None:
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
     os.utime(file, (978_307_200,) * 2)
+
+
+def test_what_is_imported_is_taken_by_its_bytes(run_cli, tmp_path):
+    """Of the same size and the same time as before, with a stale .pyc beside it."""
+    folder = copy(TRITON, tmp_path / "scale_triton")
+    tiles = folder / "tiles.py"
+
+    def built_with(shift: int) -> dict:
+        tiles.write_text(re.sub(r"return start.*", f"return start + {shift}", tiles.read_text()))
+        os.utime(tiles, (315_532_800,) * 2)
+        return build(run_cli, f"{folder}:plain", "--arch", "8.0")["artifacts"][0]
+
+    first, second = built_with(3), built_with(7)
+    assert first["key"] != second["key"]
+    assert first["cubin_sha256"] != second["cubin_sha256"]
+    assert list(folder.glob("**/__pycache__")) == []
+    py_compile.compile(str(tiles))
+    third = built_with(3)
+    assert third["cubin_sha256"] == first["cubin_sha256"]
+    shutil.rmtree(folder / "__pycache__")
+    assert (
+        build(run_cli, f"{folder}:plain", "--arch", "8.0", "--force")["artifacts"][0][
+            "cubin_sha256"
+        ]
+        == first["cubin_sha256"]
+    )
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -376,6 +376,23 @@ def test_doctor_shows_the_devices(stubbed):
     assert found["driver"] == "supports CUDA 13.0"
 
 
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("12040", "refuse cubins and PTX"), ("12999", "refuse cubins and PTX"), ("13000", None)],
+)
+def test_doctor_says_that_a_compiler_is_too_new_for_the_driver(stubbed, version, told):
+    done, _ = stubbed("-m", "sparsekit", "doctor", "--format", "json", STUB_VERSION=version)
+    findings = {f["subject"]: f for f in json.loads(done.stdout)["findings"]}
+    found = [f for subject, f in findings.items() if subject.startswith("driver for nvrtc-")]
+    if told is None:
+        assert found == []
+    else:
+        (finding,) = found
+        assert not finding["ok"]
+        assert told in finding["found"]
+        assert "install a driver for CUDA 13." in finding["advice"]
+
+
 def test_a_driver_that_hangs_is_a_finding(library, monkeypatch):
     from sparsekit.runtime.probe import probe_devices
 

@@ -5,10 +5,8 @@ Works alike with Triton 3.6 to 3.9; no GPU, driver or torch takes part.
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +15,7 @@ from sparsekit.aot.elf import read_cubin
 from sparsekit.aot.options import TRITON_DEFAULTS
 from sparsekit.aot.ptxas_log import remarks, spills
 from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
+from sparsekit.aot.triton_source import load_source
 from sparsekit.errors import CompileError, SpecError, ToolchainError
 from sparsekit.model.arch import parse_arch
 
@@ -26,14 +25,16 @@ _FIRST_WITH_OWN_ASSEMBLER = 10  # compute capability 10.0: Triton calls ptxas-bl
 
 
 def compile_job(
-    job: Mapping[str, Any], source: Path, stage: Path, captured: Callable[[], str]
-) -> dict[str, Any]:
+    job: Mapping[str, Any], files: Sequence[tuple[Path, str, bytes]], stage: Path,
+    captured: Callable[[], str],
+) -> dict[str, Any]:  # fmt: skip
     """Compile the job into `stage`, one cubin and PTX per entry; returns the record.
 
-    source: the kernel's file. captured(): what was printed since it was last asked.
+    files: the kernel's source and what it imports, as `load_source` takes them. captured(): what
+    was printed since it was last asked.
     """
     _check_assemblers(job["compiler"]["environment"])
-    module = _load(source)
+    module = load_source(files)
     entries, ptx, warnings = [], {}, []
     for spec in job["entries"]:
         name = spec["entry"]
@@ -70,30 +71,6 @@ def _check_assemblers(environment: Mapping[str, str]) -> None:
                 f"{variable}={chosen} is no ptxas that Triton accepts (it takes {path}); "
                 "correct the variable or unset it"
             )
-
-
-def _load(source: Path) -> ModuleType:
-    """The source as a fresh module; files beside it are importable while it loads."""
-    spec = importlib.util.spec_from_file_location("sparsekit_triton_source", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    known = set(sys.modules)
-    sys.modules[spec.name] = module  # inspect.getsource looks here
-    sys.path.insert(0, str(source.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise CompileError(
-            f"{source.name} does not load: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(str(source.parent))
-        for name in set(sys.modules) - known - {spec.name}:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).parent == source.parent:
-                del sys.modules[name]
-    return module
 
 
 def _function(module: ModuleType, name: str) -> Any:

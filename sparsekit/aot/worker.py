@@ -92,7 +92,8 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     else:
         from sparsekit.aot.triton_aot import compile_job
 
-        record = compile_job(job, sources[0].path, stage, take_printed)
+        files = [(file.path, file.name, contents[file.name]) for file in sources]
+        record = compile_job(job, files, stage, take_printed)
     return {**record, "entries": [asdict(entry) for entry in record["entries"]]}
 
 

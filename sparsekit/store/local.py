@@ -18,9 +18,9 @@ from pathlib import Path
 from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
+from sparsekit.store.layout import ENTRIES, STAGING, distrust
 from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
 
-LAYOUT, STAGING = "v1", "staging"
 _SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
 
 
@@ -38,7 +38,7 @@ class Store:
         self._builder: dict[str, int] = {}  # the thread that builds a key here
 
     def folder(self, key: str) -> Path:
-        return self.root / LAYOUT / key[:2] / key
+        return self.root / ENTRIES / key[:2] / key
 
     def has(self, key: str) -> bool:
         """Whether there is an entry of that key; its content is not looked at."""
@@ -134,6 +134,8 @@ class Store:
         _sync(stage)
         final = self.folder(manifest.key)
         make_folder(final.parent)
+        if distrust(final.parent.lstat()):
+            final.parent.chmod(0o700)
         try:
             os.rename(stage, final)
         except OSError as error:
@@ -158,6 +160,9 @@ def read_artifact(folder: Path, key: str | None = None) -> Artifact:
         link = folder.is_symlink()
         raise Damaged("it is a symbolic link" if link else error.strerror or "") from error
     try:
+        for found in (os.fstat(opened), folder.parent.lstat()):
+            if problem := distrust(found):
+                raise Damaged(f"its folder {problem}")
         sums = _parse_sums(_read(_SUMS, opened))
         files = {name: _read(name, opened) for name in sums}
     finally:

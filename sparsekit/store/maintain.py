@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsekit.errors import StoreError, UsageError
-from sparsekit.store.local import LAYOUT, Damaged, Store, read_artifact
+from sparsekit.store.layout import ENTRIES
+from sparsekit.store.local import Damaged, Store, read_artifact
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _UNITS_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -27,7 +28,7 @@ class Stored:
 
 def entries(root: Path) -> Iterator[Stored]:
     """Every entry of the store, in the order of the keys."""
-    for folder in sorted((root / LAYOUT).glob("??/*")):
+    for folder in sorted((root / ENTRIES).glob("??/*")):
         try:
             files = [file.lstat() for file in folder.iterdir()] if not folder.is_symlink() else []
             age_s = time.time() - folder.lstat().st_mtime

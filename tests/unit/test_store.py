@@ -182,6 +182,39 @@ def test_a_store_of_another_user_is_refused(tmp_path):
         open_store(root, pytest.fail)
 
 
+@pytest.mark.parametrize("part", ["v1", "staging"])
+def test_parts_that_others_may_write_are_refused(part, store):
+    publish(store)
+    folder = store.root / part
+    folder.chmod(0o777)
+    with pytest.raises(StoreError, match=f"{part} may be written by others"):
+        open_store(store.root, pytest.fail)
+    elsewhere = store.root / "elsewhere"
+    folder.rename(elsewhere)
+    elsewhere.chmod(0o700)
+    folder.symlink_to(elsewhere)
+    with pytest.raises(StoreError, match=f"{part} is a symbolic link"):
+        open_store(store.root, pytest.fail)
+
+
+@pytest.mark.parametrize("level", ["entry", "prefix"])
+def test_an_entry_that_others_may_write_is_no_entry(level, store, notes):
+    key = publish(store)
+    folder = store.folder(key) if level == "entry" else store.folder(key).parent
+    folder.chmod(0o770)
+    assert Store(store.root, notes.append).get(key) is None
+    assert "may be written by others (mode 770)" in notes[0]
+    assert store.get(publish(store)) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_an_entry_of_another_user_is_no_entry(store, notes):
+    key = publish(store)
+    os.chown(store.folder(key), 12345, 12345)
+    assert Store(store.root, notes.append).get(key) is None
+    assert "belongs to user 12345" in notes[0]
+
+
 def test_a_store_that_cannot_be_made_is_replaced_with_one_warning(tmp_path, notes):
     (tmp_path / "file").write_text("")
     store = open_store(tmp_path / "file" / "store", notes.append)
