@@ -19,8 +19,8 @@ _TABLE = "[tool.sparsekit]"
 _KEYS = ("cache-dir", "data-dir", "kernels", "jobs")
 # Variables of other tools that are honoured, because they choose the compiler that is run.
 _PTXAS_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
-# Where folders lie for a user without a home: nobody, root neither, can make a folder there, so that
-# the store becomes a temporary one, with the warning.
+# Where folders lie for a user without a home: nothing is there, and nobody, root neither, can make
+# a folder there, so that the store becomes a temporary one, with the warning.
 NOWHERE = Path("/proc/no-home")
 
 
