@@ -58,7 +58,7 @@ class Store:
         except FileNotFoundError as error:
             return f"{Path(error.filename).name} is missing" if _exists(folder) else None
         except (Damaged, OSError) as error:
-            return str(error)
+            return str(error) if _exists(folder) else None
 
     def _looked_again(self, key: str, problem: str) -> Artifact | None:
         """The second look at a damaged entry, under its lock: was it being replaced just then?"""

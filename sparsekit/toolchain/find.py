@@ -25,6 +25,7 @@ _TRITON_FILES = re.compile(
     r"triton/(_C/libtriton\.so|backends/nvidia/bin/ptxas(-blackwell)?|backends/nvidia/lib/.*\.bc"
     r"|((compiler|language|runtime|_internal|backends/nvidia)/.*|backends/\w+|\w+)\.py)"
 )
+_PACKAGES: dict[Lang, str] = {"cuda": "nvidia-cuda-nvrtc", "triton": "triton"}
 _DIGESTS = "compilers.json"
 _PTXAS_ROLES = {"TRITON_PTXAS_PATH": "ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "ptxas-blackwell"}
 
@@ -43,10 +44,9 @@ class Toolchains:
         """The toolchain installed beside sparsekit. Raises ToolchainError with what to install."""
         found = _at(lang, sys.path, self.settings.ptxas)
         if found is None:
-            package = "nvidia-cuda-nvrtc" if lang == "cuda" else "triton"
             raise ToolchainError(
-                f"no {COMPILER_NAMES[lang]} found: package {package} is not installed for "
-                f"{sys.executable}; pip install -c constraints.txt {package}"
+                f"no {COMPILER_NAMES[lang]} found: package {_PACKAGES[lang]} is not installed for "
+                f"{sys.executable}; pip install -c constraints.txt {_PACKAGES[lang]}"
             )
         return self._as_it_is(found)
 
