@@ -17,6 +17,7 @@ from sparsekit.model.kernel import LANG_PREFIXES, Kernel
 from sparsekit.model.op import Op
 from sparsekit.model.reference import Reference, parse_reference
 from sparsekit.model.validate import validate_kernel, validate_op
+from sparsekit.revisions import folder_at
 from sparsekit.spec_file import read_object
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -36,6 +37,7 @@ class Choice:
     """What a reference means: a kernel, those of its variants that were named, a toolchain id.
 
     by_op: the reference named the op, so a command may choose among the kernels that compute it.
+    revision: the commit that the kernel's sources are from; None for those that lie here.
     """
 
     kernel: Kernel
@@ -44,6 +46,7 @@ class Choice:
     toolchain: str | None = None
     by_op: bool = False
     variant_named: bool = False
+    revision: str | None = None
 
 
 def shipped_folder(name: str) -> Path:
@@ -53,10 +56,11 @@ def shipped_folder(name: str) -> Path:
 
 
 class Catalog:
-    """The kernels and ops at hand, read on first use."""
+    """The kernels and ops at hand, read on first use. revisions: where sources of other git
+    revisions are laid out; without it no reference may name one."""
 
-    def __init__(self, extra: Sequence[Path] = ()) -> None:
-        self._extra = tuple(extra)
+    def __init__(self, extra: Sequence[Path] = (), revisions: Path | None = None) -> None:
+        self._extra, self._revisions = tuple(extra), revisions
 
     @cached_property
     def _folders(self) -> tuple[Path, ...]:
@@ -167,13 +171,23 @@ class Catalog:
         return not wild or bool(_variants(kernel, reference.variant))
 
     def _choice(self, kernel: Kernel, reference: Reference, by_op: bool = False) -> Choice:
+        commit: str | None = None
+        if reference.revision:
+            kernel, commit = self._at_revision(kernel, reference.revision)
         names = _variants(kernel, reference.variant)
         if not names:
             known = ", ".join(v.name for v in kernel.variants)
             raise UsageError(f"{reference}: {kernel.name} has the variants {known}")
         return Choice(
-            kernel, self.op_of(kernel), names, reference.toolchain, by_op, bool(reference.variant)
-        )
+            kernel, self.op_of(kernel), names, reference.toolchain, by_op, bool(reference.variant),
+            commit,
+        )  # fmt: skip
+
+    def _at_revision(self, kernel: Kernel, revision: str) -> tuple[Kernel, str]:
+        if self._revisions is None:
+            raise UsageError(f"@git:{revision}: no folder to lay out another revision's sources in")
+        folder, commit = folder_at(kernel.folder, revision, self._revisions)
+        return self.kernel_in(folder), commit
 
     def _raise_unknown(self, reference: Reference) -> None:
         for broken in self.broken:

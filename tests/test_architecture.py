@@ -18,7 +18,7 @@ ALLOWED = {
     "torch": ("runtime/tensors", "check/", "measure/", "ops/", "cli/device"),
     "triton": ("aot/triton_aot",),
     "numpy": ("emulator/", "check/", "measure/"),
-    "cuda": ("runtime/driver", "aot/nvrtc"),
+    "cuda": ("runtime/driver", "runtime/nvml", "aot/nvrtc"),
     "platformdirs": ("settings",),
     "safetensors": ("check/files",),
 }

@@ -12,7 +12,17 @@ from conftest import ROOT
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 CUDA = str(KERNELS / "scale_cu") + ":plain"
-COMMANDS = ("build", "list", "run", "verify", "inspect-sass", "doctor", "completion", "cache prune")
+COMMANDS = (
+    "build",
+    "list",
+    "run",
+    "verify",
+    "bench",
+    "inspect-sass",
+    "doctor",
+    "completion",
+    "cache prune",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -24,7 +34,7 @@ def test_help(run_cli, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "list", "run", "verify", "inspect-sass", "doctor", "cache"]
+    "command", ["build", "list", "run", "verify", "bench", "inspect-sass", "doctor", "cache"]
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout
@@ -48,6 +58,11 @@ WRONG = {
     "against without bitwise": (["verify", "gated_pool", "--against", "x"], 2, "--bitwise"),
     "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda or cuda:N"),
     "several ops to run": (["run", "*", "--case", "r8_d128"], 2, "several ops"),
+    "condition that is none": (["bench", "gated_pool", "--fail-if", "slow"], 2, "'ratio>1.02'"),
+    "rounds of a seed": (["bench", "--protocol", "seed1", "--rounds", "9"], 2, "has its own"),
+    "callable of no op": (["bench", "py:a:b"], 2, "name a kernel or op too"),
+    "two ops compared": (["bench", "gated_pool", "--against", "sparse_prefill"], 2, "one op"),
+    "revision that is none": (["bench", "gated_pool@git:no-such"], 2, "no-such"),
     "form that is none": (["list", "--format", "xml"], 2, "xml"),
 }  # fmt: skip
 
@@ -65,7 +80,12 @@ def test_what_is_wrong_is_said_once_with_exit_2(run_cli, wrong):
 def test_without_a_gpu_verify_and_run_exit_6(run_cli, probe):
     if probe.devices:
         pytest.skip("this machine has a GPU")
-    for args in (["verify", CUDA], ["run", CUDA, "--case", "small"], ["verify", "--bitwise", CUDA]):
+    for args in (
+        ["verify", CUDA],
+        ["run", CUDA, "--case", "small"],
+        ["verify", "--bitwise", CUDA],
+        ["bench", CUDA],
+    ):
         done = run_cli(*args)
         assert done.returncode == 6
         assert "see sparsekit doctor" in done.stderr

@@ -11,6 +11,7 @@ _COMMANDS = {
     "list": "Kernels, ops, variants, archs, and what is built.",
     "run": "Run one kernel on a case or on your own tensors.",
     "verify": "Check kernels against float64, or bit for bit.",
+    "bench": "Time kernels against one another, with intervals and verdicts.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",
     "cache": "Look after the artifact store.",
@@ -59,6 +60,7 @@ def cli() -> None:
     \b
     sparsekit build                              every kernel, for this GPU or for every arch
     sparsekit verify --bitwise                   each variant against its base, bit for bit
+    sparsekit bench sparse_prefill               times, ratios and verdicts
     sparsekit inspect-sass gated_pool            load widths, registers, spills
     sparsekit run sparse_prefill --case v32_64   one case, with its launch and its digests
     """

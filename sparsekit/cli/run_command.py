@@ -10,6 +10,7 @@ import click
 from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.selection import operator_of
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
@@ -55,11 +56,10 @@ def command(
     from sparsekit.check import campaign, runs
     from sparsekit.check.files import load_inputs, save_tensors
     from sparsekit.check.verify import make_workload
-    from sparsekit.operators.operator import Operator
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
-    operator = Operator(op, choices, session.planner, session.store, build=build, note=say)
+    operator = operator_of(session, choices, build=build)
     digest: str | None = None
     if inputs_file is not None:
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)

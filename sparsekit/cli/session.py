@@ -12,6 +12,7 @@ from sparsekit.cli.options import say
 from sparsekit.cli.progress import shown
 from sparsekit.discover import Catalog
 from sparsekit.errors import MissingArtifactError
+from sparsekit.revisions import REVISIONS
 from sparsekit.settings import Settings, load
 from sparsekit.store.local import Store
 from sparsekit.store.open import open_store
@@ -49,7 +50,7 @@ def open_session(
         say("TRITON_INTERPRET is set; it is not passed on to the compiler")
     return Session(
         settings,
-        Catalog(settings.kernel_dirs),
+        Catalog(settings.kernel_dirs, settings.cache_dir / REVISIONS),
         Planner(Toolchains(settings), lineinfo=lineinfo),
         open_store(settings.cache_dir, say),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
 from sparsekit.cli.progress import shown
+from sparsekit.cli.selection import by_op, only, operator_of
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import ContextLostError, UsageError
-from sparsekit.model.op import TAGS, Op
+from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
 from sparsekit.runtime.environment import environment
@@ -116,7 +116,7 @@ class _Campaign:
         self._device, self._repeat, self._pattern, self._tags = device, repeat, pattern, tags
 
     def against_float64(self, choices: Sequence[Choice]) -> Iterator[VerifyResult]:
-        for op, chosen in _by_op(choices):
+        for op, chosen in by_op(choices):
             cases = self._engine.chosen_cases(op, self._pattern, self._tags)
             subjects = [s for c in chosen for s in self._subjects(c)]
             yield from self._engine.against_reference(
@@ -129,7 +129,7 @@ class _Campaign:
             raise UsageError(
                 "--against must name one variant, as in --against sparse_prefill:noskip"
             )
-        for op, chosen in _by_op(choices):
+        for op, chosen in by_op(choices):
             cases = self._engine.chosen_cases(op, self._pattern, self._tags)
             pairs = [p for c in chosen for p in self._pairs(c, base_subjects)]
             yield from self._engine.against_bits(
@@ -142,7 +142,7 @@ class _Campaign:
     ) -> tuple[Iterator[VerifyResult], str]:
         from sparsekit.check.files import load_inputs
 
-        ops = _by_op(choices)
+        ops = by_op(choices)
         if len(ops) != 1:
             raise UsageError("--inputs holds the tensors of one op; name it")
         op, chosen = ops[0]
@@ -158,17 +158,8 @@ class _Campaign:
 
     def _subject(self, choice: Choice, variant: str) -> Any:
         from sparsekit.check.subject import OperatorSubject
-        from sparsekit.operators.operator import Operator
 
-        only = replace(choice, variants=(variant,), by_op=False, variant_named=True)
-        operator = Operator(
-            choice.op,
-            [only],
-            self._session.planner,
-            self._session.store,
-            build=self._build,
-            note=say,
-        )
+        operator = operator_of(self._session, [only(choice, variant)], build=self._build)
         return OperatorSubject(choice.kernel.name, variant, operator)
 
     def _pairs(self, choice: Choice, bases: Sequence[Any]) -> list[Any]:
@@ -185,10 +176,3 @@ class _Campaign:
                 pairs.append(self._engine.Pair(subject, base))
             pairs.append(self._engine.Pair(subject, subject))
         return pairs
-
-
-def _by_op(choices: Sequence[Choice]) -> list[tuple[Op, list[Choice]]]:
-    groups: dict[str, tuple[Op, list[Choice]]] = {}
-    for choice in choices:
-        groups.setdefault(choice.op.name, (choice.op, []))[1].append(choice)
-    return list(groups.values())

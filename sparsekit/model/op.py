@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from sparsekit.model.call import Call
 
-TAGS = ("smoke", "corner", "perf", "sanitize")
+# seed: the workloads of the two pull requests that this project began with, and their edge cases.
+TAGS = ("smoke", "corner", "perf", "sanitize", "seed")
 
 
 class _Required:

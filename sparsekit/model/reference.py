@@ -1,4 +1,7 @@
-"""References as typed: `NAME[:VARIANT][@TOOLCHAIN]`; NAME an op, a kernel or a folder's path."""
+"""References as typed: `NAME[:VARIANT][@TOOLCHAIN][@git:REV]`.
+
+NAME is an op, a kernel or a folder's path; REV a git revision of the kernel's own repository.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """One reference. name may hold wildcards; variant and toolchain are None when left out."""
+    """One reference. name may hold wildcards; what was left out is None."""
 
     name: str
     variant: str | None = None
     toolchain: str | None = None
+    revision: str | None = None
 
     @property
     def is_path(self) -> bool:
@@ -32,7 +36,8 @@ class Reference:
 
     def __str__(self) -> str:
         text = self.name + (f":{self.variant}" if self.variant else "")
-        return text + (f"@{self.toolchain}" if self.toolchain else "")
+        text += f"@{self.toolchain}" if self.toolchain else ""
+        return text + (f"@git:{self.revision}" if self.revision else "")
 
 
 def parse_reference(text: str) -> Reference:
@@ -40,9 +45,8 @@ def parse_reference(text: str) -> Reference:
     match = _REFERENCE.fullmatch(text)
     if not match:
         raise UsageError(
-            f"{text!r} is no reference: expected NAME[:VARIANT][@TOOLCHAIN], for instance "
-            "sparse_prefill, cu/sparse_prefill:noskip, gated_pool:unroll2@triton-3.8.0 or ./folder"
+            f"{text!r} is no reference: expected NAME[:VARIANT][@TOOLCHAIN][@git:REV], for "
+            "instance sparse_prefill, cu/sparse_prefill:noskip, gated_pool:unroll2@triton-3.8.0, "
+            "sparse_prefill@git:main or ./folder"
         )
-    if match["revision"]:
-        raise UsageError(f"{text!r}: references to git revisions are not supported yet")
-    return Reference(match["name"], match["variant"], match["toolchain"])
+    return Reference(match["name"], match["variant"], match["toolchain"], match["revision"])

@@ -11,6 +11,7 @@ from sparsekit.aot.plan import Planner
 from sparsekit.discover import Catalog
 from sparsekit.errors import UsageError
 from sparsekit.operators.operator import Operator
+from sparsekit.revisions import REVISIONS
 from sparsekit.store.open import open_store
 from sparsekit.toolchain.find import Toolchains
 
@@ -27,7 +28,7 @@ def load(
     told of what the user should know (a damaged store, a fallback).
     """
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))
-    choices = Catalog(settings.kernel_dirs).resolve([reference])
+    choices = Catalog(settings.kernel_dirs, settings.cache_dir / REVISIONS).resolve([reference])
     ops = {choice.op.name: choice.op for choice in choices}
     if len(ops) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(ops)}; name one")

@@ -26,3 +26,13 @@ def format_seconds(seconds: float | None) -> str:
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"
+
+
+def format_time(seconds: float) -> str:
+    """A measured time with four digits: `2.441 us`, `18.32 us`, `3.017 ms`, `1.204 s`."""
+    for unit, size in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        value = seconds / size
+        if value < 1000 or unit == "s":
+            break
+    digits = 3 if value < 10 else 2 if value < 100 else 1
+    return f"{value:.{digits}f} {unit}"

@@ -19,7 +19,8 @@ _DTYPES: dict[torch.dtype, str] = {
 }  # fmt: skip
 _BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 _LARGEST_ALIGNMENT = 256
-_LEAD_CYCLES = 2_000_000  # about a millisecond
+_LEAD_CYCLES = 1_000_000  # about half a millisecond
+EVENT_RESOLUTION_S = 0.5e-6  # of cudaEventElapsedTime, as its documentation says
 ALLOCATED = 256  # what torch's allocators make every new CUDA tensor's address a multiple of
 
 
@@ -84,11 +85,18 @@ def synchronize(device: torch.device) -> None:
         raise ContextLostError(f"a kernel faulted on {device}: {first}") from error
 
 
-def elapsed_s(device: torch.device, work: Callable[[], object]) -> float:
-    """Seconds between CUDA events around the work on the device's current stream."""
+def elapsed_s(
+    device: torch.device, work: Callable[[], object], before: Callable[[], object] | None = None
+) -> float:
+    """Seconds between CUDA events around the work on the device's current stream.
+
+    before: work for the same stream that is not measured.
+    """
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(_LEAD_CYCLES)  # the host is ahead by then, and its time is not measured
+        if before is not None:
+            before()
         start.record()
         work()
         end.record()

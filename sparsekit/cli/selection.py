@@ -1,0 +1,35 @@
+"""From what references mean to operators, the same way in every command that runs kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sparsekit.cli.options import say
+from sparsekit.cli.session import Session
+from sparsekit.discover import Choice
+from sparsekit.model.op import Op
+
+if TYPE_CHECKING:
+    from sparsekit.operators.operator import Operator
+
+
+def by_op(choices: Sequence[Choice]) -> list[tuple[Op, list[Choice]]]:
+    """The choices of each op, in the order in which they were named."""
+    groups: dict[str, tuple[Op, list[Choice]]] = {}
+    for choice in choices:
+        groups.setdefault(choice.op.name, (choice.op, []))[1].append(choice)
+    return list(groups.values())
+
+
+def only(choice: Choice, variant: str) -> Choice:
+    """The choice narrowed to one variant: that one runs, or the call is refused."""
+    return replace(choice, variants=(variant,), by_op=False, variant_named=True)
+
+
+def operator_of(session: Session, choices: Sequence[Choice], *, build: bool) -> Operator:
+    """The operator that runs one of the choices, all of one op; torch is imported here."""
+    from sparsekit.operators.operator import Operator
+
+    return Operator(choices[0].op, choices, session.planner, session.store, build=build, note=say)
