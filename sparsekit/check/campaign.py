@@ -20,11 +20,14 @@ from sparsekit.check.verify import (
     verify_bits,
     verify_reference,
     verify_rows,
+    verify_streams,
 )
 from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import VerifyResult
 from sparsekit.runtime.tensors import synchronize
+
+STREAMS = 4
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,8 @@ def against_bits(
     op: Op, pairs: Sequence[Pair], cases: Iterable[Case], device: torch.device, repeat: int, *,
     rows: bool = True,
 ) -> Iterator[VerifyResult]:  # fmt: skip
-    """Every pair on every case, byte for byte; with `rows` each subject's first row in batches of
-    other sizes too, on the smoke cases.
+    """Every pair on every case, byte for byte; with `rows`, on the smoke cases, each subject on
+    several streams at once, and its first row in batches of other sizes.
     """
     reference = load_reference(op)
     listed = list(cases)
@@ -101,9 +104,11 @@ def against_bits(
             yield verify_bits(workload, pair.subject, pair.base, repeat)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(p.subject.kernel, p.subject.variant): p.subject for p in pairs}.values())
-    for case in listed if op.batch and rows else ():
+    for case in listed if rows else ():
         if "smoke" in case.tags:
-            yield from _rows(op, reference, subjects, case, device)
+            yield from _streams(op, reference, subjects, case, device)
+            if op.batch:
+                yield from _rows(op, reference, subjects, case, device)
 
 
 def on_inputs(
@@ -137,6 +142,15 @@ def _rows(
     workload = make_workload(op, reference, grown, op.probes[0], device)
     for subject in subjects:
         yield verify_rows(workload, subject)
+        synchronize(device)  # a faulted device must not judge the cases that follow
+
+
+def _streams(
+    op: Op, reference: ModuleType, subjects: Sequence[Subject], case: Case, device: torch.device
+) -> Iterator[VerifyResult]:
+    workload = make_workload(op, reference, case, op.probes[0], device)
+    for subject in subjects:
+        yield verify_streams(workload, subject, STREAMS)
         synchronize(device)  # a faulted device must not judge the cases that follow
 
 

@@ -15,15 +15,19 @@ from sparsekit.operators.operator import Operator
 
 @dataclass(frozen=True)
 class Ran:
-    """What ran: the exact arch and the toolchain; None where there is none to tell."""
+    """What ran: the exact arch, toolchain and artifact key; None where there is none to tell."""
 
     arch: str | None = None
     toolchain: str | None = None
+    key: str | None = None
 
 
 class Subject(Protocol):
-    """One kernel variant. compute() fills the outputs and returns what ran; it may raise
-    ArgumentError when it does not take the call, GpuError when the launch failed."""
+    """One kernel variant; variant bears `@TOOLCHAIN` where one was named.
+
+    compute() fills the outputs and returns what ran; it may raise ArgumentError when it does not
+    take the call, GpuError when the launch failed.
+    """
 
     @property
     def kernel(self) -> str: ...
@@ -47,7 +51,7 @@ class OperatorSubject:
         if prepared is None:
             return Ran()
         manifest = prepared.artifact.manifest
-        return Ran(manifest.arch, manifest.toolchain)
+        return Ran(manifest.arch, manifest.toolchain, manifest.key)
 
 
 def arguments_of(

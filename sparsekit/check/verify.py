@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ from sparsekit.errors import ArgumentError, GpuError
 from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
-from sparsekit.runtime.tensors import dtype_of, synchronize
+from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
 
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
@@ -173,6 +174,31 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     return _finished(replace(blank, runs=len(sizes) + 1, **_names(whole.ran)), checks)
 
 
+def verify_streams(workload: Workload, subject: Subject, streams: int) -> VerifyResult:
+    """The subject on several streams at once, into buffers of its own on each: the same bits as
+    alone."""
+    blank = _blank(workload, subject, f"itself on {streams} streams at once")
+    try:
+        alone = _run(subject, workload)
+        guarded = [workload.outputs() for _ in range(streams)]
+        calls = [
+            partial(subject.compute, workload.inputs, {n: g.view for n, g in own.items()})
+            for own in guarded
+        ]
+        on_streams(workload.device, calls)
+    except (ArgumentError, GpuError) as error:
+        return _stopped(blank, error)
+    checks: dict[str, OutputCheck] = {}
+    for name, base in alone.outputs.items():
+        for number, own in enumerate(guarded):
+            checks[name] = _with_problem(compare_bits(own[name].view, base), own[name].problem())
+            if not checks[name].ok:
+                text = f"on stream {number + 1}: {checks[name].problem}"
+                checks[name] = replace(checks[name], problem=text)
+                break
+    return _finished(replace(blank, runs=streams + 1, **_names(alone.ran)), checks)
+
+
 def _first_rows(workload: Workload, count: int) -> Workload:
     """The workload cut to its first rows along the op's batch dim; views of the same memory."""
     batch = workload.op.batch
@@ -193,7 +219,7 @@ def _blank(workload: Workload, subject: Subject, against: str) -> VerifyResult:
 
 
 def _names(ran: Ran) -> dict[str, Any]:
-    return {"arch": ran.arch, "toolchain": ran.toolchain}
+    return {"arch": ran.arch, "toolchain": ran.toolchain, "key": ran.key}
 
 
 def _stopped(result: VerifyResult, error: Exception) -> VerifyResult:

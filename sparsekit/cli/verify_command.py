@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sparsekit.check.golden import read_golden, write_golden
 from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
@@ -20,6 +22,7 @@ from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
 from sparsekit.runtime.environment import environment
+from sparsekit.toolchain.find import Toolchains
 
 
 @click.command()
@@ -33,6 +36,17 @@ from sparsekit.runtime.environment import environment
     "--bitwise", is_flag=True, help="Bit for bit against the base, itself, and row by row."
 )
 @click.option("--against", metavar="REF", help="With --bitwise: the base, instead of the spec's.")
+@click.option(
+    "--toolchains",
+    is_flag=True,
+    help="With --bitwise: under every toolchain at hand, against the default one.",
+)
+@click.option(
+    "--golden",
+    "golden_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Check outputs against the digests in this file; make it when it is not there.",
+)
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True,
               help="Launches of each case, all with the same bytes.")  # fmt: skip
 @click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
@@ -45,9 +59,9 @@ from sparsekit.runtime.environment import environment
 @click.pass_context
 def command(
     ctx: click.Context, references: tuple[str, ...], pattern: str | None, tags: tuple[str, ...],
-    bitwise: bool, against: str | None, repeat: int, inputs_file: Path | None,
-    settings: dict[str, str], device: str, build: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    bitwise: bool, against: str | None, toolchains: bool, golden_file: Path | None, repeat: int,
+    inputs_file: Path | None, settings: dict[str, str], device: str, build: bool,
+    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Check kernels on a GPU: against float64, or bit for bit.
 
@@ -60,10 +74,15 @@ def command(
     sparsekit verify sparse_prefill --tag smoke --repeat 5
     sparsekit verify --bitwise gated_pool
     sparsekit verify sparse_prefill:skip --bitwise --against sparse_prefill:noskip --case 'length_*'
+    sparsekit verify --bitwise --toolchains --tag seed
+    sparsekit verify --tag seed --golden outputs.json
     sparsekit verify gated_pool --inputs mine.safetensors --set out_dtype=bf16
     """
-    if against and not bitwise:
-        raise UsageError("--against goes with --bitwise")
+    if (against or toolchains) and not bitwise:
+        raise UsageError("--against and --toolchains go with --bitwise")
+    if against and toolchains:
+        raise UsageError("--against and --toolchains name two bases; give one")
+    golden = read_golden(golden_file) if golden_file else None
     session = open_session(cache_dir, kernel_dirs)
     choices = session.catalog.resolve(references)
     bases = session.catalog.resolve([against]) if against else ()
@@ -72,11 +91,18 @@ def command(
     digest: str | None = None
     if inputs_file is not None:
         steps, digest = campaign.on_file(choices, inputs_file, settings)
+    elif toolchains:
+        steps = campaign.across_toolchains(choices)
     elif bitwise:
         steps = campaign.bitwise(choices, bases)
     else:
         steps = campaign.against_float64(choices)
     results, lost = _collected(steps)
+    if golden is not None:
+        results += golden.check(list(results))
+    elif golden_file is not None:
+        count = write_golden(golden_file, results, environment(gpu))
+        say(f"{golden_file}: the digests of {count} results")
     emit(verify_document(results, environment(gpu), digest), form, output)
     if lost is not None:
         raise lost
@@ -137,6 +163,28 @@ class _Campaign:
                 rows=self._pattern is None and "smoke" in self._tags,
             )  # fmt: skip
 
+    def across_toolchains(self, choices: Sequence[Choice]) -> Iterator[VerifyResult]:
+        """Each variant under every other toolchain against itself under the one it would use."""
+        for op, chosen in by_op(choices):
+            cases = self._engine.chosen_cases(op, self._pattern, self._tags)
+            pairs = [
+                self._engine.Pair(self._subject(replace(c, toolchain=t), name), base)
+                for c in chosen
+                for name in c.variants
+                for base in [self._subject(c, name)]
+                for t in self._others(c)
+            ]
+            if not pairs:
+                say(f"{op.name}: no other toolchain is at hand; see sparsekit doctor")
+            yield from self._engine.against_bits(
+                op, pairs, cases, self._device, self._repeat, rows=False
+            )
+
+    def _others(self, choice: Choice) -> list[str]:
+        own = self._session.planner.toolchain(choice).id
+        at_hand = Toolchains(self._session.settings).all(choice.kernel.lang)
+        return [t.id for t in at_hand if t.id != own]
+
     def on_file(
         self, choices: Sequence[Choice], file: Path, scalars: dict[str, str]
     ) -> tuple[Iterator[VerifyResult], str]:
@@ -160,7 +208,8 @@ class _Campaign:
         from sparsekit.check.subject import OperatorSubject
 
         operator = operator_of(self._session, [only(choice, variant)], build=self._build)
-        return OperatorSubject(choice.kernel.name, variant, operator)
+        named = f"{variant}@{choice.toolchain}" if choice.toolchain else variant
+        return OperatorSubject(choice.kernel.name, named, operator)
 
     def _pairs(self, choice: Choice, bases: Sequence[Any]) -> list[Any]:
         """Each variant with its base, and with itself on new buffers."""

@@ -30,7 +30,7 @@ def inspect_document(
     parts += [failure_lines(outcome) for outcome in failed]
     if dump:
         parts += [_dump(e, dump) for e in entries]
-    data = {"schema": 1, "entries": [_entry(e, dump) for e in entries]}
+    data = {"schema": 1, "kind": "inspect", "entries": [_entry(e, dump) for e in entries]}
     return Document(data, tuple(parts))
 
 

@@ -38,8 +38,8 @@ def verify_document(
         parts.append(Table("Skipped", ("count", "reason"), skips, frozenset({"count"})))
     parts.append(Lines((_summary(results),)))
     data: dict[str, Any] = {
-        "schema": 1, "environment": dict(environment), "inputs_sha256": inputs_sha256,
-        "results": [asdict(r) for r in results],
+        "schema": 1, "kind": "verify", "environment": dict(environment),
+        "inputs_sha256": inputs_sha256, "results": [asdict(r) for r in results],
     }  # fmt: skip
     return Document(data, tuple(parts))
 
@@ -70,6 +70,11 @@ def _failure(result: VerifyResult) -> Lines:
         else f"{name}: {c.problem}"
         for name, c in result.outputs.items()
         if not c.ok
+    ]
+    lines += [
+        f"{name}: elements by ulp: {', '.join(f'{k}: {n}' for k, n in c.ulp_histogram.items())}"
+        for name, c in result.outputs.items()
+        if not c.ok and c.ulp_histogram
     ]
     return Lines(tuple(lines or [result.reason or "no reason given"]), title)
 

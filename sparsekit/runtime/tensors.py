@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -102,6 +102,24 @@ def elapsed_s(
         end.record()
         end.synchronize()
     return float(start.elapsed_time(end)) * 1e-3
+
+
+def on_streams(device: torch.device, calls: Sequence[Callable[[], object]]) -> None:
+    """Make each call on a stream of its own, all behind what is enqueued, and wait for all."""
+    if device.type != "cuda":
+        for call in calls:
+            call()
+        return
+    with torch.cuda.device(device):
+        main = torch.cuda.current_stream()
+        streams = [torch.cuda.Stream() for _ in calls]
+        for stream, call in zip(streams, calls, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                call()
+        for stream in streams:
+            main.wait_stream(stream)
+    synchronize(device)
 
 
 @cache
