@@ -34,7 +34,8 @@ def test_help(run_cli, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "list", "run", "verify", "bench", "inspect-sass", "doctor", "cache"]
+    "command",
+    ["build", "list", "run", "verify", "bench", "report", "inspect-sass", "doctor", "cache"],
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout
@@ -63,6 +64,8 @@ WRONG = {
     "callable of no op": (["bench", "py:a:b"], 2, "name a kernel or op too"),
     "two ops compared": (["bench", "gated_pool", "--against", "sparse_prefill"], 2, "one op"),
     "revision that is none": (["bench", "gated_pool@git:no-such"], 2, "no-such"),
+    "report of nothing": (["report"], 2, "at least one result file"),
+    "report of what is no result": (["report", "pyproject.toml"], 2, "does not read as a result"),
     "form that is none": (["list", "--format", "xml"], 2, "xml"),
 }  # fmt: skip
 

@@ -20,6 +20,8 @@ LIGHT_COMMANDS = (
     ["cache", "info"],
     ["cache", "verify"],
     ["completion", "bash"],
+    ["report", "--check"],
+    ["bench", "--help"],
 )
 _SCRIPT = """
 import sys

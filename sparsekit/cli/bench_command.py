@@ -129,6 +129,7 @@ class _Run:
 
         self._engine, self._device, self._gpu, self._watch = bench, device, gpu, watch
         self._output, self._form = output, form
+        self._environment = environment(gpu)
         self._settings: Settings
         self.results: list[BenchResult] = []
 
@@ -187,7 +188,7 @@ class _Run:
 
     def document(self) -> Document:
         settings = self._settings
-        told = {**environment(self._gpu), "others": list(self._watch.others())}
+        told = {**self._environment, "others": list(self._watch.others())}
         return bench_document(
             self.results, told, protocol=settings.protocol.name, said=settings.protocol.said,
             margin=settings.margin, ceilings=settings.ceilings,
