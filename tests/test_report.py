@@ -42,8 +42,8 @@ def timing(label, time_s, base_s=None, toolchain="triton-3.6.0", **more):
                     "verdict": "slower" if ratio > 1.01 else "faster"}  # fmt: skip
     return Timing(
         label, "k", label, toolchain, "sm_90a", "key", time_s,
-        Interval(time_s * 0.999, time_s * 1.001), samples, tflops=100.0, gbps=50.0, matmul_share=0.15, copy_share=0.012, same_bits=True,
-        **compared, **more,
+        Interval(time_s * 0.999, time_s * 1.001), samples, tflops=100.0, gbps=50.0,
+        matmul_share=0.15, copy_share=0.012, same_bits=True, **compared, **more,
     )  # fmt: skip
 
 
