@@ -21,6 +21,7 @@ ALLOWED = {
     "cuda": ("runtime/driver", "runtime/nvml", "aot/nvrtc"),
     "platformdirs": ("settings",),
     "safetensors": ("check/files",),
+    "zstandard": ("store/bundle",),
 }
 MAX_LINES = 330
 

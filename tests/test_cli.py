@@ -35,7 +35,18 @@ def test_help(run_cli, command):
 
 @pytest.mark.parametrize(
     "command",
-    ["build", "list", "run", "verify", "bench", "report", "inspect-sass", "doctor", "cache"],
+    [
+        "build",
+        "list",
+        "run",
+        "verify",
+        "bench",
+        "report",
+        "bundle",
+        "inspect-sass",
+        "doctor",
+        "cache",
+    ],
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout

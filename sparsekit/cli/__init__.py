@@ -16,6 +16,7 @@ _COMMANDS = {
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",
     "cache": "Look after the artifact store.",
+    "bundle": "Artifacts in one file, to build here and run there.",
     "completion": "Print the shell's completion script.",
 }
 

@@ -25,6 +25,7 @@ from sparsekit.toolchain.tools import find_nvdisasm, tool_version
 _PACKAGES = (
     "click", "rich", "platformdirs", "numpy", "torch", "triton", "cuda-bindings",
     "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-nvdisasm", "safetensors",
+    "zstandard",
 )  # fmt: skip
 _INSTALL = "pip install -c constraints.txt"
 

@@ -22,7 +22,8 @@ class Toolchain:
 
     id: `nvrtc-13.0.88`, `triton-3.8.0`. site: the folder that holds its packages. fingerprint:
     sha256 over the digests of all its files. tools: files by role (`library`, `include`, `ptxas`,
-    `ptxas-blackwell`); overrides: the environment that makes it use others than its own.
+    `ptxas-blackwell`); overrides: the environment that makes it use others than its own. compiles:
+    whether it is here; else only artifacts that it made elsewhere are.
     """
 
     lang: Lang
@@ -31,6 +32,7 @@ class Toolchain:
     fingerprint: str
     tools: dict[str, Path] = field(default_factory=dict)
     overrides: dict[str, str] = field(default_factory=dict)
+    compiles: bool = True
 
     @property
     def id(self) -> str:
