@@ -78,6 +78,7 @@ class FakeKernel:
     error: Exception | None = None
     changes_after: int | None = None
     fault: float = 0.0
+    fails_after: int | None = None
     inputs_seen: list[int] = field(default_factory=list)
     computed: int = 0
 
@@ -94,6 +95,8 @@ class FakeKernel:
 
     def caller(self, inputs, outputs):
         def call():
+            if self.fails_after is not None and len(self.inputs_seen) >= self.fails_after:
+                raise GpuError("launch refused")
             self.inputs_seen.append(inputs["kv"].data_ptr())
             self.timer.clock_s += self.time_s
 
@@ -194,6 +197,14 @@ def test_a_launch_that_fails_is_a_problem_and_the_others_are_timed():
     assert result.status == "FAILED"
     assert result.timings[0].time_s
     assert (result.timings[1].time_s, result.timings[1].problem) == (None, "launch refused")
+
+
+def test_a_launch_that_fails_in_the_middle_fails_the_case_and_keeps_the_run():
+    timer = FakeTimer()
+    result = bench(FakeKernel("a", timer), FakeKernel("b", timer, fails_after=9), timer=timer)
+    assert result.status == "FAILED"
+    assert [t.problem for t in result.timings] == ["while timing: launch refused"] * 2
+    assert [t.time_s for t in result.timings] == [None, None]
 
 
 def test_a_call_that_is_not_taken_is_told_and_no_failure():

@@ -12,6 +12,7 @@ _COMMANDS = {
     "run": "Run one kernel on a case or on your own tensors.",
     "verify": "Check kernels against float64, or bit for bit.",
     "bench": "Time kernels against one another, with intervals and verdicts.",
+    "profile": "Count one launch with ncu: pipes, bytes, loads, stalls.",
     "report": "One page from results, and tables that are held against them.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",

@@ -155,7 +155,8 @@ class _Run:
     ) -> tuple[Iterator[BenchResult], int]:  # fmt: skip
         from sparsekit.check.campaign import chosen_cases
 
-        chosen = [(op, own, chosen_cases(op, pattern, tags)) for op, own in groups]
+        having = [g for g in groups if pattern or any(set(c.tags) & set(tags) for c in g[0].cases)]
+        chosen = [(op, own, chosen_cases(op, pattern, tags)) for op, own in having or groups]
 
         def steps() -> Iterator[BenchResult]:
             for op, contenders, cases in chosen:

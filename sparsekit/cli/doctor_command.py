@@ -20,7 +20,7 @@ from sparsekit.report.document import Document, Lines, Table
 from sparsekit.runtime.probe import Probe, probe_devices
 from sparsekit.settings import Settings, load
 from sparsekit.toolchain.find import Toolchains
-from sparsekit.toolchain.tools import find_nvdisasm, tool_version
+from sparsekit.toolchain.tools import find_ncu, find_nvdisasm, tool_version
 
 _PACKAGES = (
     "click", "rich", "platformdirs", "numpy", "torch", "triton", "cuda-bindings",
@@ -84,6 +84,7 @@ def _findings(cache_dir: Path | None) -> Iterator[Finding]:
         return
     yield from _toolchains(settings)
     yield _nvdisasm(settings)
+    yield _ncu(settings)
     yield _store(settings)
 
 
@@ -142,6 +143,16 @@ def _nvdisasm(settings: Settings) -> Finding:
     broken = version.startswith(("does not run", "exit code"))
     advice = f"{_INSTALL} --force-reinstall nvidia-cuda-nvdisasm"
     return Finding("nvdisasm", not broken, f"{version} ({tool})", advice)
+
+
+def _ncu(settings: Settings) -> Finding:
+    found = find_ncu(settings)
+    if found is None:
+        advice = (
+            "it comes with the CUDA toolkit, or NVIDIA's package nsight-compute; put it on PATH"
+        )
+        return Finding("ncu", False, "not found; only profile needs it", advice)
+    return Finding("ncu", True, f"{found} ({tool_version(found)})")
 
 
 def _store(settings: Settings) -> Finding:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from sparsekit.cli.device import device_option, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
-from sparsekit.cli.selection import operator_of
+from sparsekit.cli.selection import case_of, operator_of
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Op, with_settings
+from sparsekit.model.op import Op
 
 
 @click.command()
@@ -65,7 +64,7 @@ def command(
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
         workload = campaign.user_workload(op, inputs, inputs_file.name, torch_device)
     else:
-        case = _case(op, str(case_name), settings)
+        case = case_of(op, str(case_name), settings)
         reference_module = campaign.load_reference(op)
         workload = make_workload(op, reference_module, case, op.probes[0], torch_device)
     result = runs.run_once(operator, workload)
@@ -81,14 +80,3 @@ def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:
     if len(names) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(names)}; name one")
     return next(iter(names.values()))
-
-
-def _case(op: Op, name: str, settings: dict[str, str]) -> Any:
-    found = op.case(name)
-    if found is None:
-        names = ", ".join(c.name for c in op.cases)
-        raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
-    try:
-        return with_settings(found, settings)
-    except ValueError as error:
-        raise UsageError(str(error)) from error

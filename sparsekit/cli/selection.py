@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparsekit.cli.options import say
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
-from sparsekit.model.op import Op
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Case, Op, with_settings
 
 if TYPE_CHECKING:
     from sparsekit.operators.operator import Operator
@@ -21,6 +22,18 @@ def by_op(choices: Sequence[Choice]) -> list[tuple[Op, list[Choice]]]:
     for choice in choices:
         groups.setdefault(choice.op.name, (choice.op, []))[1].append(choice)
     return list(groups.values())
+
+
+def case_of(op: Op, name: str, settings: Mapping[str, str]) -> Case:
+    """The op's case of that name, with `--set` applied. Raises UsageError with what there is."""
+    found = op.case(name)
+    if found is None:
+        names = ", ".join(c.name for c in op.cases)
+        raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
+    try:
+        return with_settings(found, settings)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def only(choice: Choice, variant: str) -> Choice:

@@ -76,11 +76,17 @@ def bench_workload(
     )  # fmt: skip
     if not entered:
         return result if failed else replace(result, reason="; ".join(told))
-    mode, clock = _prepare(workload, entered, settings)
-    samples = take_samples(
-        len(entered) + 1, settings.protocol, clock, settings.watch, workload.case.seed
-    )
-    synchronize(workload.device)
+    try:
+        mode, clock = _prepare(workload, entered, settings)
+        samples = take_samples(
+            len(entered) + 1, settings.protocol, clock, settings.watch, workload.case.seed
+        )
+        synchronize(workload.device)
+    except ContextLostError:
+        raise
+    except GpuError as error:
+        lost = [replace(timing, problem=f"while timing: {error}") for _, timing, _ in entered]
+        return replace(result, timings=(*lost, *failed))
     resolution_s = settings.timer.resolution_s / mode.calls
     summary = summarise(
         [timing for _, timing, _ in entered], samples, settings.protocol, base=0,

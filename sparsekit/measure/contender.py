@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from sparsekit.errors import GpuError, SparsekitError, UsageError
 from sparsekit.model.bench import Timing
 from sparsekit.model.op import Op, Scalar
 from sparsekit.operators.operator import Operator
-from sparsekit.runtime.tensors import dtype_of
+from sparsekit.runtime.tensors import current, dtype_of
 
 CALLABLE_PREFIX = "py:"
 Tensors = Mapping[str, torch.Tensor]
@@ -97,8 +98,10 @@ class CallableContender:
         }
 
     def _call(self, arguments: Mapping[str, Any]) -> Any:
+        tensor = next(v for v in arguments.values() if isinstance(v, torch.Tensor))
         try:
-            return self.function(**arguments)
+            with current(tensor.device) if tensor.is_cuda else nullcontext():
+                return self.function(**arguments)
         except SparsekitError:
             raise
         except Exception as error:  # whatever somebody else's function raises

@@ -21,8 +21,8 @@ class Count:
 class ProfileResult:
     """One candidate on one case.
 
-    counts: by the names of `measure.metrics`. stalls: percent of the cycles of active warps, by
-    reason. dropped: metrics that this profiler or chip does not have. report: the profiler's own
+    counts: by the names of `measure.metrics`. stalls: percent of a warp's cycles per instruction,
+    by reason. dropped: metrics that this profiler or chip does not have. report: the profiler's own
     file. problem: why nothing was counted on the hardware.
     """
 
@@ -39,6 +39,17 @@ class ProfileResult:
     problem: str | None = None
     flop: int | None = None
     bytes: int | None = None
+
+    @property
+    def roofline_point(self) -> tuple[str, float, float] | None:
+        """Label, FLOP per byte of DRAM (of the case's own bytes where it was not counted), TFLOP/s;
+        None where the FLOP are not known."""
+        duration = self.counts.get("duration_s")
+        read, written = (self.counts.get(f"dram_{n}_bytes") for n in ("read", "write"))
+        moved = read.value + written.value if read and written else self.bytes
+        if duration is None or not self.flop or not moved:
+            return None
+        return self.label, self.flop / moved, self.flop / duration.value / 1e12
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

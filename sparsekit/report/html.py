@@ -7,14 +7,13 @@ from html import escape
 
 from sparsekit.model.bench import BenchResult
 from sparsekit.report.document import Lines, Table, cell_text
-from sparsekit.report.plots import Point, distribution, roofline
+from sparsekit.report.plots import STYLE, Point, colors, distribution, roofline
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d8dee4; --soft: #f6f8fa;
-  --c0: #0969da; --c1: #bc4c00; --c2: #1a7f37; --c3: #8250df; --c4: #bf3989; --c5: #4d5a66; }
+  LIGHT }
 @media (prefers-color-scheme: dark) { :root { --back: #0d1117; --text: #e6edf3; --faint: #30363d;
-  --soft: #161b22; --c0: #58a6ff; --c1: #f0883e; --c2: #3fb950; --c3: #bc8cff; --c4: #f778ba;
-  --c5: #9aa5b1; } }
+  --soft: #161b22; DARK } }
 body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif;
   margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
@@ -25,10 +24,8 @@ th, td { border-bottom: 1px solid var(--faint); padding: .25rem .6rem; text-alig
 td.right, th.right { text-align: right; } thead th { background: var(--soft); }
 pre { background: var(--soft); overflow-x: auto; padding: .6rem; }
 svg { display: block; height: auto; max-width: 45rem; width: 100%; }
-svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
-.roof { fill: none; stroke: var(--text); stroke-width: 2; } .grid { stroke: var(--faint); }
-.median { stroke: var(--text); stroke-width: 2; } circle { fill-opacity: .65; }
-""" + "".join(f".series{n} {{ fill: var(--c{n}); }}\n" for n in range(6))
+"""
+_PAGE_STYLE = _STYLE.replace("LIGHT", colors(True)).replace("DARK", colors(False)) + STYLE
 
 
 def render_html(
@@ -57,7 +54,7 @@ def render_html(
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>{_PAGE_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )

@@ -12,7 +12,29 @@ from sparsekit.report.units import format_time
 
 _WIDTH, _MARGIN_LEFT, _MARGIN_RIGHT, _ROW = 720, 220, 20, 26
 _ROOF_HEIGHT, _ROOF_BOTTOM, _ROOF_TOP = 360, 40, 20
-_SERIES = 6  # colours that the page defines
+_SERIES = 6
+
+COLORS_LIGHT = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#4d5a66")
+COLORS_DARK = ("#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#9aa5b1")
+STYLE = """svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
+.roof { fill: none; stroke: var(--text); stroke-width: 2; } .grid { stroke: var(--faint); }
+.median { stroke: var(--text); stroke-width: 2; } circle { fill-opacity: .65; }
+""" + "".join(f".series{n} {{ fill: var(--c{n}); }}\n" for n in range(_SERIES))
+
+
+def colors(light: bool) -> str:
+    """The figures' own colours as CSS variables."""
+    chosen = COLORS_LIGHT if light else COLORS_DARK
+    return " ".join(f"--c{n}: {color};" for n, color in enumerate(chosen))
+
+
+def standalone(svg: str) -> str:
+    """A figure as a file of its own, on white."""
+    style = (
+        f"svg {{ background: #fff; --text: #1b1f24; --faint: #d8dee4; {colors(True)} }}\n{STYLE}"
+    )
+    opened, rest = svg.split(">", 1)
+    return f"{opened}><style>{style}</style>{rest}\n"
 
 
 @dataclass(frozen=True)

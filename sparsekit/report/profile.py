@@ -34,11 +34,14 @@ def profile_document(
     results: Sequence[ProfileResult], environment: Mapping[str, Any],
     ceilings: Mapping[str, float] | None,
 ) -> Document:  # fmt: skip
+    parts = profile_parts(results)
+    if ceilings and (told := _roofline(results, ceilings)):
+        parts.append(Lines(told, "Roofline"))
     data = {
         "schema": 1, "kind": "profile", "environment": dict(environment), "ceilings": ceilings,
         "results": [r.to_json() for r in results],
     }  # fmt: skip
-    return Document(data, tuple(profile_parts(results)))
+    return Document(data, tuple(parts))
 
 
 def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
@@ -56,6 +59,23 @@ def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
     if remarks:
         parts.append(Lines(tuple(dict.fromkeys(remarks))))
     return parts
+
+
+def _roofline(results: Sequence[ProfileResult], ceilings: Mapping[str, float]) -> tuple[str, ...]:
+    """Where each candidate stands under the roof of this run's copy and matmul."""
+    lines = []
+    for result in results:
+        if (point := result.roofline_point) is None:
+            continue
+        label, flop_per_byte, tflops = point
+        by_copy = ceilings["copy_gbps"] * flop_per_byte / 1e3
+        roof = min(by_copy, ceilings["matmul_tflops"])
+        what = "copy" if by_copy < ceilings["matmul_tflops"] else "matmul"
+        lines.append(
+            f"{label}: {flop_per_byte:.3g} FLOP per byte, {tflops:.3g} TFLOP/s, "
+            f"{tflops / roof:.0%} of the roof of {roof:.0f} TFLOP/s ({what})"
+        )
+    return tuple(lines)
 
 
 def _counts(results: Sequence[ProfileResult], title: str) -> Table:
@@ -97,4 +117,6 @@ def _stalls(results: Sequence[ProfileResult]) -> Table:
         if totals[name] >= _LEAST_STALL_PERCENT
     ]
     labels = tuple(r.label for r in results)
-    return Table("Stalls, % of active warps' cycles", ("reason", *labels), rows, frozenset(labels))
+    return Table(
+        "Stalls, % of a warp's cycles per instruction", ("reason", *labels), rows, frozenset(labels)
+    )
