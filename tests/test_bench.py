@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_timer import FakeTimer
 
 from sparsekit.check.campaign import load_reference
 from sparsekit.check.verify import make_workload
@@ -21,7 +22,6 @@ from sparsekit.measure.contender import callable_contender
 from sparsekit.measure.mode import MOST_CALLS, choose_mode
 from sparsekit.measure.protocol import PROTOCOLS
 from sparsekit.measure.summary import Ceilings
-from sparsekit.measure.timer import NotCapturable
 from sparsekit.model.bench import BenchResult, Reading, Timing
 from sparsekit.report.bench import bench_document
 from sparsekit.report.markdown import render_markdown
@@ -31,41 +31,6 @@ OPS = Catalog().ops
 OP = OPS["gated_pool"]
 CASE = OP.case("r8_d128")
 QUICK = replace(PROTOCOLS["sparsekit"], rounds=10)
-
-
-@dataclass
-class FakeTimer:
-    """A device on which a call takes as long as it says, and that writes down what was done."""
-
-    resolution_s: float = 5e-7
-    free: int = 1 << 40
-    log: list[str] = field(default_factory=list)
-    clock_s: float = 0.0
-    in_window: bool = False
-
-    def elapsed_s(self, work, before=None):
-        if before:
-            before()
-        start, self.in_window = self.clock_s, True
-        work()
-        self.in_window = False
-        return self.clock_s - start
-
-    def recorded(self, calls, name):
-        if "uncapturable" in name:
-            raise NotCapturable(f"{name} cannot be captured")
-        self.log.append(f"graph of {len(calls)}")
-        return lambda: [call() for call in calls]
-
-    def flusher(self):
-        def flush():
-            assert not self.in_window
-            self.log.append("flush")
-
-        return flush
-
-    def free_bytes(self):
-        return self.free
 
 
 @dataclass
