@@ -127,6 +127,9 @@ def _toolchains(settings: Settings) -> Iterator[Finding]:
 
 
 def _toolchain(toolchain: Toolchain) -> Finding:
+    if not toolchain.compiles:
+        found = f"artifacts from a bundle; it compiles nothing here ({toolchain.site})"
+        return Finding(f"compiler {toolchain.id}", True, found)
     archs = [Arch(*c) for c in ALL_CAPABILITIES]
     known = [format_capability(a.compute_capability) for a in archs if not toolchain.lacks(a)]
     cautions = dict.fromkeys(t for a in archs if (t := toolchain.caution(a)))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sparsekit.model.bench import BenchResult, Interval, Timing
 from sparsekit.report.document import Cell, Document, Lines, Table
-from sparsekit.report.units import format_bytes, format_time
+from sparsekit.report.units import format_time
 
 
 class Ceilings(Protocol):
@@ -63,8 +63,11 @@ def times_table(results: Sequence[BenchResult], title: str) -> Table:
     bases = {r.base for r in results}
     compared = [x for x in labels if any(_find(r, x, "ratio") is not None for r in results)]
     several = len({r.gpu for r in results}) > 1
-    base = f"/ {next(iter(bases))}" if len(bases) == 1 else "/ base"
-    columns = ("case", *(["GPU"] if several else []), *labels, *(f"{x} {base}" for x in compared))
+    op = results[0].op
+    base = short_label(next(iter(bases)) or "", op) if len(bases) == 1 else "base"
+    names = [short_label(x, op) for x in labels]
+    ratios = [f"{short_label(x, op)} / {base}" for x in compared]
+    columns = ("case", *(["GPU"] if several else []), *names, *ratios)
     rows: list[tuple[Cell, ...]] = [
         (
             r.case, *([r.gpu] if several else []),
@@ -73,9 +76,7 @@ def times_table(results: Sequence[BenchResult], title: str) -> Table:
         )
         for r in results
     ]  # fmt: skip
-    return Table(
-        title, columns, rows, frozenset({*labels, *columns[-len(compared) or len(columns) :]})
-    )
+    return Table(title, columns, rows, frozenset({*names, *ratios}))
 
 
 def rates_table(results: Sequence[BenchResult], title: str) -> Table:
@@ -113,6 +114,11 @@ def conditions_table(results: Sequence[BenchResult]) -> Table:
             _range([x.temperature_c for x in r.readings]), remarks or None,
         ))  # fmt: skip
     return Table("Conditions", columns, rows, frozenset({"calls", "rounds"}))
+
+
+def short_label(label: str, op: str) -> str:
+    """The label without the op's name, which stands in the table's title."""
+    return label.removeprefix(f"{op}:")
 
 
 def _timing(result: BenchResult, label: str) -> Timing | None:
@@ -187,10 +193,3 @@ def _footer(data: Mapping[str, Any]) -> list[str]:
     if others := data["environment"].get("others"):
         told.append(f"other processes on the GPU: {', '.join(others)}")
     return told
-
-
-def work_text(result: BenchResult) -> str:
-    """`12.3 GFLOP, 4.0 MiB` of one call; a dash where it is not known."""
-    if result.flop is None:
-        return "–"
-    return f"{result.flop / 1e9:.3g} GFLOP, {format_bytes(result.bytes)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult, Timing
-from sparsekit.report.bench import conditions_table, rates_table, times_table
+from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.profile import profile_parts
 from sparsekit.report.stored import (
@@ -139,7 +139,7 @@ def overview(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
 
 
 def _times(result: BenchResult) -> str:
-    names = [t.label.removeprefix(f"{result.op}:") for t in result.timings]
+    names = [short_label(t.label, result.op) for t in result.timings]
     return ", ".join(f"{name} {_time(t)}" for name, t in zip(names, result.timings, strict=True))
 
 
