@@ -16,13 +16,12 @@ from sparsekit.check.campaign import load_reference
 from sparsekit.check.verify import make_workload
 from sparsekit.discover import Catalog
 from sparsekit.errors import ArgumentError, ContextLostError, GpuError, UsageError
-from sparsekit.measure.bench import Settings, bench_cases, bench_workload
+from sparsekit.measure.bench import Setup, bench_cases, bench_workload
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import callable_contender
 from sparsekit.measure.mode import MOST_CALLS, choose_mode
 from sparsekit.measure.protocol import PROTOCOLS
-from sparsekit.measure.summary import Ceilings
-from sparsekit.model.bench import BenchResult, Reading, Timing
+from sparsekit.model.bench import BenchResult, Ceilings, Reading, Timing
 from sparsekit.report.bench import bench_document
 from sparsekit.report.markdown import render_markdown
 
@@ -69,9 +68,9 @@ class FakeKernel:
 
 
 def bench(*kernels, timer, l2="cold", protocol=QUICK, watch=Reading):
-    settings = Settings(timer, watch, protocol, l2, 0.01, Ceilings(700.0, 4000.0))
+    setup = Setup(timer, watch, protocol, l2, 0.01, Ceilings(700.0, 4000.0))
     workload = make_workload(OP, load_reference(OP), CASE, "random", CPU)
-    return bench_workload(workload, kernels, "Fake GPU", settings)
+    return bench_workload(workload, kernels, "Fake GPU", setup)
 
 
 def test_times_ratios_and_verdicts():
@@ -218,8 +217,8 @@ def test_cases_that_do_not_fit_are_skipped_and_the_rest_is_timed(monkeypatch):
 
     patched = SimpleNamespace(make_inputs=make_inputs)
     monkeypatch.setattr("sparsekit.measure.bench.load_reference", lambda op: patched)
-    settings = Settings(timer, Reading, QUICK)
-    results = list(bench_cases(OP, [FakeKernel("a", timer)], [big, small], CPU, "GPU", settings))
+    setup = Setup(timer, Reading, QUICK)
+    results = list(bench_cases(OP, [FakeKernel("a", timer)], [big, small], CPU, "GPU", setup))
     assert [r.status for r in results] == ["skipped", "ok"]
 
 

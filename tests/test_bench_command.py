@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fake_timer import FakeTimer
 
 from sparsekit.cli.bench_command import command
-from sparsekit.measure.summary import Ceilings
+from sparsekit.model.bench import Ceilings
 from sparsekit.model.call import Device
 from sparsekit.runtime.nvml import Watch
 

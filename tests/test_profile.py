@@ -13,12 +13,14 @@ from sparsekit.measure.ncu import Ncu, NotProfiled
 from sparsekit.measure.ncu_page import Unreadable, joined, read_raw_page
 from sparsekit.measure.profile import static_counts, with_counters
 from sparsekit.model.arch import ALL_CAPABILITIES
+from sparsekit.model.bench import Ceilings
 from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.report.markdown import render_markdown
 from sparsekit.report.plots import Point, roofline, standalone
 from sparsekit.report.profile import TITLES, profile_document
 
 SM90 = metrics_for((9, 0))
+ROOF = Ceilings(663.0, 4256.0)
 # A raw page as ncu prints it: its own lines first, then names, units, and a row per launch.
 RAW_PAGE = """==PROF== Connected to process 4242 (/usr/bin/python3.12)
 a line of the program, with, commas
@@ -209,7 +211,7 @@ def test_the_document_says_of_each_row_whether_it_was_measured():
 
 def test_the_document_places_each_candidate_under_the_roof():
     low = replace(BASE, label="low", bytes=10**9)
-    told = {"matmul_tflops": 400.0, "copy_gbps": 4000.0}
+    told = Ceilings(400.0, 4000.0)
     text = render_markdown(profile_document([BASE, low], {"gpu": "X"}, told))
     assert "skip: 1e+03 FLOP per byte, 200 TFLOP/s, 50% of the roof of 400 TFLOP/s (matmul)" in text
     assert "low: 1 FLOP per byte, 200 TFLOP/s, 5000% of the roof of 4 TFLOP/s (copy)" in text
@@ -229,7 +231,7 @@ def test_the_roofline_point_takes_counted_bytes_where_it_has_them():
 
 
 def test_the_roofline_stands_alone():
-    svg = standalone(roofline([Point("a", 10.0, 20.0)], 663.0, 4256.0))
+    svg = standalone(roofline([Point("a", 10.0, 20.0)], ROOF))
     root = ElementTree.fromstring(svg)
     assert root.tag.endswith("svg")
     assert "--c0: #0969da" in svg

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from sparsekit.errors import UsageError
-from sparsekit.model.bench import BenchResult, Interval, Mode, Reading, Timing
+from sparsekit.model.bench import BenchResult, Ceilings, Interval, Mode, Reading, Timing
 from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.model.results import OutputCheck, VerifyResult
 from sparsekit.report.bench import bench_document
@@ -29,8 +29,7 @@ TOLD = {
 }  # fmt: skip
 
 
-class Roof:
-    matmul_tflops, copy_gbps = 663.0, 4256.0
+ROOF = Ceilings(663.0, 4256.0)
 
 
 def timing(label, time_s, base_s=None, toolchain="triton-3.6.0", **more):
@@ -58,7 +57,7 @@ def result(case, *timings, gpu="NVIDIA H200", op="gated_pool"):
 
 def bench_data(*results):
     document = bench_document(
-        results, TOLD, protocol="seed2", said="best of two medians", margin=0.01, ceilings=Roof
+        results, TOLD, protocol="seed2", said="best of two medians", margin=0.01, ceilings=ROOF
     )
     return document.data
 
@@ -223,12 +222,12 @@ def test_the_distribution_shows_every_sample_in_its_place():
 
 def test_the_roofline_holds_its_points_under_the_roof():
     points = [Point("low", 1.0, 2.0), Point("high", 400.0, 500.0)]
-    root = ElementTree.fromstring(roofline(points, 663.0, 4256.0))
+    root = ElementTree.fromstring(roofline(points, ROOF))
     circles = [e for e in root.iter() if e.tag.endswith("circle")]
     low, high = ((float(c.get("cx")), float(c.get("cy"))) for c in circles)
     assert low[0] < high[0]
     assert low[1] > high[1]
-    assert roofline([], 1.0, 1.0) == ""
+    assert roofline([], ROOF) == ""
 
 
 MARKED = """# Title

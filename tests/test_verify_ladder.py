@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from sparsekit.check.campaign import STREAMS, Pair, against_bits, load_reference
 from sparsekit.check.compare import compare_bits
 from sparsekit.check.golden import read_golden, write_golden
 from sparsekit.check.subject import Ran
 from sparsekit.check.verify import make_workload, verify_streams
+from sparsekit.cli.verify_command import command
 from sparsekit.discover import Catalog
 from sparsekit.errors import UsageError
+from sparsekit.model.call import Device
 from sparsekit.model.results import OutputCheck, VerifyResult
 from sparsekit.report.verify import verify_document
 
@@ -143,3 +146,28 @@ def test_a_file_that_is_no_golden_file(tmp_path, text):
     file.write_text(text)
     with pytest.raises(UsageError, match="does not read as a golden file"):
         read_golden(file)
+
+
+def test_across_toolchains_pairs_every_other_toolchain_with_the_default(tmp_path, monkeypatch):
+    """The pairs that the command makes; on the CPU the kernels themselves refuse the call."""
+    store = tmp_path / "store"
+    (store / "toolchains").mkdir(parents=True, mode=0o700)
+    store.chmod(0o700)
+    record = {"lang": "triton", "version": "9.9.9", "fingerprint": "ab" * 32, "overrides": {}}
+    (store / "toolchains" / "triton-9.9.9.json").write_text(json.dumps(record))
+    gpu = Device((9, 0), 132, 232448, 0, "Told GPU", "0000:00:00.0")
+    monkeypatch.setattr("sparsekit.cli.verify_command.gpu_of", lambda text: (CPU, gpu))
+    monkeypatch.setenv("SPARSEKIT_DATA_DIR", str(tmp_path / "none"))
+    arguments = ["triton/gated_pool:plain", "--bitwise", "--toolchains", "--case", "r8_d128"]
+    done = CliRunner().invoke(command, [*arguments, "--cache-dir", str(store), "--format", "json"])
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["variant"] == "plain@triton-9.9.9"
+    assert result["against"] == "gated_pool:plain"
+    assert "CUDA device" in result["reason"]
+
+
+def test_golden_and_toolchains_say_what_they_need():
+    done = CliRunner().invoke(command, ["gated_pool", "--toolchains"])
+    assert "go with --bitwise" in str(done.exception)
+    done = CliRunner().invoke(command, ["gated_pool", "--golden", __file__])
+    assert "does not read as a golden file" in str(done.exception)

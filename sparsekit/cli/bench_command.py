@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from sparsekit.runtime.environment import environment
 from sparsekit.runtime.nvml import Watch
 
 if TYPE_CHECKING:
-    from sparsekit.measure.bench import Settings
+    from sparsekit.measure.bench import Setup
     from sparsekit.measure.condition import Condition
     from sparsekit.measure.contender import Contender
 
@@ -89,8 +90,8 @@ def command(
     watch = Watch(gpu.pci_bus_id)
     if watch.problem:
         say(watch.problem)
-    run = _Run(torch_device, gpu, watch, output, form)
-    run.set_up(protocol_name, rounds, l2, margin)
+    setup = _setup(torch_device, watch, protocol_name, rounds, l2, margin)
+    run = _Run(torch_device, gpu, watch, setup, output, form)
     if inputs_file is not None:
         steps, total = run.on_file(*groups[0], inputs_file, settings), 1
     else:
@@ -119,35 +120,34 @@ def _exit_code(results: Sequence[BenchResult], conditions: Sequence[Condition]) 
     return 0
 
 
+def _setup(
+    device: Any, watch: Watch, protocol_name: str, rounds: int | None, l2: str, margin: float
+) -> Setup:
+    """What the options say for every case, with the ceilings of this GPU as it is now."""
+    from sparsekit.measure.bench import Setup
+    from sparsekit.measure.ceilings import measure_ceilings
+    from sparsekit.measure.protocol import PROTOCOLS
+    from sparsekit.measure.timer import CudaTimer
+
+    protocol = PROTOCOLS[protocol_name]
+    if rounds is not None:
+        protocol = replace(protocol, rounds=rounds)
+    timer = CudaTimer(device)
+    return Setup(timer, watch.read, protocol, l2, margin, measure_ceilings(timer, device))
+
+
 class _Run:
     """One run of the engine, and what came of it so far; torch is imported here, not before."""
 
     def __init__(
-        self, device: Any, gpu: Device, watch: Watch, output: Path | None, form: str
+        self, device: Any, gpu: Device, watch: Watch, setup: Setup, output: Path | None, form: str
     ) -> None:
         from sparsekit.measure import bench
 
         self._engine, self._device, self._gpu, self._watch = bench, device, gpu, watch
-        self._output, self._form = output, form
+        self._setup, self._output, self._form = setup, output, form
         self._environment = environment(gpu)
-        self._settings: Settings
         self.results: list[BenchResult] = []
-
-    def set_up(self, protocol_name: str, rounds: int | None, l2: str, margin: float) -> None:
-        from dataclasses import replace
-
-        from sparsekit.measure.ceilings import measure_ceilings
-        from sparsekit.measure.protocol import PROTOCOLS
-        from sparsekit.measure.timer import CudaTimer
-
-        protocol = PROTOCOLS[protocol_name]
-        if rounds is not None:
-            protocol = replace(protocol, rounds=rounds)
-        timer = CudaTimer(self._device)
-        ceilings = measure_ceilings(timer, self._device)
-        self._settings = self._engine.Settings(
-            timer, self._watch.read, protocol, l2, margin, ceilings
-        )
 
     def on_cases(
         self, groups: Sequence[tuple[Op, Sequence[Contender]]], pattern: str | None,
@@ -161,7 +161,7 @@ class _Run:
         def steps() -> Iterator[BenchResult]:
             for op, contenders, cases in chosen:
                 yield from self._engine.bench_cases(
-                    op, contenders, cases, self._device, self._gpu.name, self._settings
+                    op, contenders, cases, self._device, self._gpu.name, self._setup
                 )
 
         return steps(), sum(len(cases) for _, _, cases in chosen)
@@ -174,7 +174,7 @@ class _Run:
 
         inputs, digest = load_inputs(file, op, scalars, self._device)
         workload = user_workload(op, inputs, f"{file.name}:{digest[:12]}", self._device)
-        yield self._engine.bench_workload(workload, contenders, self._gpu.name, self._settings)
+        yield self._engine.bench_workload(workload, contenders, self._gpu.name, self._setup)
 
     def collect(self, steps: Iterator[BenchResult]) -> ContextLostError | None:
         """Take the results, writing after each; the fault where a kernel's ended the run."""
@@ -188,9 +188,9 @@ class _Run:
         return None
 
     def document(self) -> Document:
-        settings = self._settings
+        setup = self._setup
         told = {**self._environment, "others": list(self._watch.others())}
         return bench_document(
-            self.results, told, protocol=settings.protocol.name, said=settings.protocol.said,
-            margin=settings.margin, ceilings=settings.ceilings,
+            self.results, told, protocol=setup.protocol.name, said=setup.protocol.said,
+            margin=setup.margin, ceilings=setup.ceilings,
         )  # fmt: skip

@@ -24,6 +24,7 @@ from sparsekit.runtime.environment import environment
 from sparsekit.toolchain.tools import find_ncu
 
 if TYPE_CHECKING:
+    from sparsekit.model.bench import Ceilings
     from sparsekit.model.profile import ProfileResult
 
 _NO_NCU = (
@@ -99,10 +100,9 @@ def command(
             )
         results.append(result)
     ceilings = measure_ceilings(timer, torch_device)
-    told = {"matmul_tflops": ceilings.matmul_tflops, "copy_gbps": ceilings.copy_gbps}
     if figure is not None:
-        _draw(figure, results, told)
-    emit(profile_document(results, environment(gpu), told), form, output)
+        _draw(figure, results, ceilings)
+    emit(profile_document(results, environment(gpu), ceilings), form, output)
 
 
 def _labelled(contenders: Sequence[Any], label: str) -> Any:
@@ -116,9 +116,9 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.\-]+", "_", text)
 
 
-def _draw(file: Path, results: Sequence[ProfileResult], ceilings: dict[str, float]) -> None:
+def _draw(file: Path, results: Sequence[ProfileResult], ceilings: Ceilings) -> None:
     points = [Point(*p) for r in results if (p := r.roofline_point)]
     if not points:
         raise UsageError("--roofline needs a case whose FLOP are known")
-    svg = standalone(roofline(points, ceilings["matmul_tflops"], ceilings["copy_gbps"]))
+    svg = standalone(roofline(points, ceilings))
     replace_file(file, lambda path: path.write_text(svg, encoding="utf-8"))

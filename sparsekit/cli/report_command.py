@@ -14,7 +14,14 @@ from sparsekit.report.html import render_html
 from sparsekit.report.markdown import render_markdown
 from sparsekit.report.marked import blocks_in, updated
 from sparsekit.report.sections import PAGE, SECTIONS, parts_of, shortened
-from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, read_stored
+from sparsekit.report.stored import (
+    Stored,
+    Wanted,
+    bench_results,
+    ceilings_of,
+    profile_results,
+    read_stored,
+)
 
 GITHUB_CHARACTERS = 65_000  # GitHub takes 65,536 in a comment or a pull request's text
 _MARKED = ("README.md", "docs/**/*.md", "kernels_*/*/README.md")
@@ -96,10 +103,10 @@ def _markdown(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) ->
 
 def _html(title: str, names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) -> str:
     parts = parts_of(names, stored, wanted)
-    ceilings = [c for file in of_kind(stored, "bench") if (c := file.data.get("ceilings"))]
     return render_html(
-        title, parts, bench_results(stored, wanted), ceilings[0] if ceilings else None
-    )
+        title, parts, bench_results(stored, wanted), profile_results(stored, wanted),
+        ceilings_of(stored),
+    )  # fmt: skip
 
 
 def _marked_files() -> Iterable[Path]:

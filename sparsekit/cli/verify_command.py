@@ -67,7 +67,8 @@ def command(
 
     Outputs are poisoned and guarded, rows that no index lists hold NaN, and the kernel runs before
     the reference. With --bitwise each variant is compared with the base that its spec names, with
-    itself on new buffers, and its first row with the same row in other batches.
+    itself on new buffers and on several streams at once, and its first row with the same row in
+    other batches.
 
     \b
     sparsekit verify

@@ -18,9 +18,9 @@ from sparsekit.measure.contender import Contender
 from sparsekit.measure.engine import Clock, Watch, cautions, take_samples
 from sparsekit.measure.mode import choose_mode, make_clock
 from sparsekit.measure.protocol import Protocol
-from sparsekit.measure.summary import Ceilings, summarise
+from sparsekit.measure.summary import summarise
 from sparsekit.measure.timer import Call, NotCapturable, Timer
-from sparsekit.model.bench import BenchResult, Mode, Timing
+from sparsekit.model.bench import BenchResult, Ceilings, Mode, Timing
 from sparsekit.model.op import Case, Op, Work
 from sparsekit.runtime.tensors import synchronize
 
@@ -30,7 +30,7 @@ _MOST_COPY_BYTES = 16 << 30
 
 
 @dataclass(frozen=True)
-class Settings:
+class Setup:
     """What holds for every case. l2: cold or warm, where the protocol leaves it open. margin: of
     what counts as the same, 0.01 for 1 %. watch: a reading of the device."""
 
@@ -42,27 +42,32 @@ class Settings:
     ceilings: Ceilings | None = None
 
 
-class Entered(list[tuple[Contender, Timing, dict[str, torch.Tensor]]]):
-    """Contenders that computed the case, with what ran and what they gave."""
+@dataclass(frozen=True)
+class _Entry:
+    """A contender that computed the case, with what ran and what it gave."""
+
+    contender: Contender
+    timing: Timing
+    outputs: dict[str, torch.Tensor]
 
 
 def bench_cases(
     op: Op, contenders: Sequence[Contender], cases: Iterable[Case], device: torch.device,
-    gpu_name: str, settings: Settings,
+    gpu_name: str, setup: Setup,
 ) -> Iterator[BenchResult]:  # fmt: skip
     """A result per case. Ratios are to the first contender."""
     reference = load_reference(op)
     for case in cases:
         try:
             workload = make_workload(op, reference, case, op.probes[0], device)
-            yield bench_workload(workload, contenders, gpu_name, settings)
+            yield bench_workload(workload, contenders, gpu_name, setup)
         except (Unrunnable, torch.OutOfMemoryError) as error:
             reason = str(error).splitlines()[0]
             yield BenchResult(op.name, case.name, gpu_name, None, reason=reason)
 
 
 def bench_workload(
-    workload: Workload, contenders: Sequence[Contender], gpu_name: str, settings: Settings
+    workload: Workload, contenders: Sequence[Contender], gpu_name: str, setup: Setup
 ) -> BenchResult:  # fmt: skip
     """All contenders on one workload. Raises ContextLostError when a kernel faulted."""
     told: list[str] = []
@@ -70,32 +75,32 @@ def bench_workload(
     entered = _enter(workload, contenders, told, failed)
     work = _work(workload)
     result = BenchResult(
-        workload.op.name, workload.name, gpu_name, entered[0][0].label if entered else None,
+        workload.op.name, workload.name, gpu_name, entered[0].contender.label if entered else None,
         flop=work.flop if work else None, bytes=work.bytes if work else None,
         timings=tuple(failed), cautions=tuple(told),
     )  # fmt: skip
     if not entered:
         return result if failed else replace(result, reason="; ".join(told))
     try:
-        mode, clock = _prepare(workload, entered, settings)
+        mode, clock = _prepare(workload, entered, setup)
         samples = take_samples(
-            len(entered) + 1, settings.protocol, clock, settings.watch, workload.case.seed
+            len(entered) + 1, setup.protocol, clock, setup.watch, workload.case.seed
         )
         synchronize(workload.device)
     except ContextLostError:
         raise
     except GpuError as error:
-        lost = [replace(timing, problem=f"while timing: {error}") for _, timing, _ in entered]
+        lost = [replace(entry.timing, problem=f"while timing: {error}") for entry in entered]
         return replace(result, timings=(*lost, *failed))
-    resolution_s = settings.timer.resolution_s / mode.calls
+    resolution_s = setup.timer.resolution_s / mode.calls
     summary = summarise(
-        [timing for _, timing, _ in entered], samples, settings.protocol, base=0,
-        control=len(entered), margin=settings.margin, resolution_s=resolution_s, work=work,
-        ceilings=settings.ceilings,
+        [entry.timing for entry in entered], samples, setup.protocol, base=0,
+        control=len(entered), margin=setup.margin, resolution_s=resolution_s, work=work,
+        ceilings=setup.ceilings,
     )  # fmt: skip
     timings = [
-        _unchanged(workload, contender, timing, outputs)
-        for (contender, _, outputs), timing in zip(entered, summary.timings, strict=True)
+        _unchanged(workload, entry, timing)
+        for entry, timing in zip(entered, summary.timings, strict=True)
     ]
     return replace(
         result, mode=mode, timings=(*timings, *failed), control=summary.control,
@@ -114,9 +119,9 @@ def _work(workload: Workload) -> Work | None:
 
 def _enter(
     workload: Workload, contenders: Sequence[Contender], told: list[str], failed: list[Timing]
-) -> Entered:
+) -> list[_Entry]:
     """Compute the case once with each; those that do not take it are told, failures kept."""
-    entered = Entered()
+    entered: list[_Entry] = []
     for contender in contenders:
         try:
             timing, outputs = _computed(workload, contender)
@@ -132,9 +137,9 @@ def _enter(
             failed.append(timing)
             continue
         if entered:
-            base = entered[0][2]
+            base = entered[0].outputs
             timing = replace(timing, same_bits=all(_same(outputs[n], base[n]) for n in outputs))
-        entered.append((contender, timing, outputs))
+        entered.append(_Entry(contender, timing, outputs))
     return entered
 
 
@@ -149,14 +154,12 @@ def _computed(workload: Workload, contender: Contender) -> tuple[Timing, dict[st
     return found, {n: g.view for n, g in guarded.items()}
 
 
-def _unchanged(
-    workload: Workload, contender: Contender, timing: Timing, before: dict[str, torch.Tensor]
-) -> Timing:
+def _unchanged(workload: Workload, entry: _Entry, timing: Timing) -> Timing:
     """The timing; a problem where the same call gives other bytes after it than before."""
     guarded = workload.outputs()
-    contender.compute(workload.inputs, {n: g.view for n, g in guarded.items()})
+    entry.contender.compute(workload.inputs, {n: g.view for n, g in guarded.items()})
     synchronize(workload.device)
-    changed = [n for n, g in guarded.items() if not _same(g.view, before[n])]
+    changed = [n for n, g in guarded.items() if not _same(g.view, entry.outputs[n])]
     if not changed:
         return timing
     return replace(timing, problem=f"{', '.join(changed)} differ after the timing from before it")
@@ -167,34 +170,37 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)))
 
 
-def _prepare(workload: Workload, entered: Entered, settings: Settings) -> tuple[Mode, Clock]:
+def _prepare(workload: Workload, entered: Sequence[_Entry], setup: Setup) -> tuple[Mode, Clock]:
     """The mode for the case, and its clock with the base once more at the end, as a control."""
-    timer, protocol = settings.timer, settings.protocol
+    timer, protocol = setup.timer, setup.protocol
     outputs = {n: g.view for n, g in workload.outputs().items()}
     estimates = [
-        _estimate_s(timer, contender.caller(workload.inputs, outputs))
-        for contender, _, _ in entered
+        _estimate_s(timer, entry.contender.caller(workload.inputs, outputs)) for entry in entered
     ]
     budget = min(timer.free_bytes() // _COPY_SHARE, _MOST_COPY_BYTES)
     input_bytes = bytes_of(workload.inputs)
-    mode = choose_mode(protocol, settings.l2, estimates, input_bytes, budget)
+    mode = choose_mode(protocol, setup.l2, estimates, input_bytes, budget)
     try:
         return mode, _clock(timer, workload, entered, outputs, mode)
     except NotCapturable as error:
         by_events = replace(protocol, method="events")
-        mode = choose_mode(by_events, settings.l2, estimates, input_bytes, budget)
+        mode = choose_mode(by_events, setup.l2, estimates, input_bytes, budget)
         mode = replace(mode, note=str(error))
         return mode, _clock(timer, workload, entered, outputs, mode)
 
 
 def _clock(
-    timer: Timer, workload: Workload, entered: Entered, outputs: dict[str, torch.Tensor], mode: Mode
+    timer: Timer,
+    workload: Workload,
+    entered: Sequence[_Entry],
+    outputs: dict[str, torch.Tensor],
+    mode: Mode,
 ) -> Clock:
     sets: list[Any] = [workload.inputs]
     sets += [copy_of(workload.inputs) for _ in range(mode.copies - 1)]
-    names = [contender.label for contender, _, _ in entered]
+    names = [entry.contender.label for entry in entered]
     callers: list[list[Call]] = [
-        [contender.caller(inputs, outputs) for inputs in sets] for contender, _, _ in entered
+        [entry.contender.caller(inputs, outputs) for inputs in sets] for entry in entered
     ]
     return make_clock(timer, mode, [*callers, callers[0]], [*names, names[0]])
 

@@ -6,8 +6,8 @@ import statistics
 
 import torch
 
-from sparsekit.measure.summary import Ceilings
 from sparsekit.measure.timer import Call, Timer
+from sparsekit.model.bench import Ceilings
 
 _MATMUL_SIZE = 8192
 _COPY_BYTES = 4 << 30

@@ -16,16 +16,8 @@ from sparsekit.measure.statistics import (
     ratio_interval_of,
     verdict_of,
 )
-from sparsekit.model.bench import Interval, Timing
+from sparsekit.model.bench import Ceilings, Interval, Timing
 from sparsekit.model.op import Work
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """What the GPU reached in this run: a large bf16 matmul, and a large copy (read and write)."""
-
-    matmul_tflops: float
-    copy_gbps: float
 
 
 @dataclass(frozen=True)

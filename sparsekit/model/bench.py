@@ -31,6 +31,14 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Ceilings:
+    """What the GPU reached in this run: a large bf16 matmul, and a large copy (read and write)."""
+
+    matmul_tflops: float
+    copy_gbps: float
+
+
+@dataclass(frozen=True)
 class Mode:
     """How a case was timed.
 

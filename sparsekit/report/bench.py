@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
-from sparsekit.model.bench import BenchResult, Interval, Timing
+from sparsekit.model.bench import BenchResult, Ceilings, Interval, Timing
 from sparsekit.report.document import Cell, Document, Lines, Table
 from sparsekit.report.units import format_time
-
-
-class Ceilings(Protocol):
-    """What the GPU reached in the run."""
-
-    @property
-    def matmul_tflops(self) -> float: ...
-    @property
-    def copy_gbps(self) -> float: ...
 
 
 def bench_document(
@@ -30,9 +22,7 @@ def bench_document(
     data = {
         "schema": 1, "kind": "bench", "environment": dict(environment), "protocol": protocol,
         "said": said, "margin": margin,
-        "ceilings": {"matmul_tflops": ceilings.matmul_tflops, "copy_gbps": ceilings.copy_gbps}
-        if ceilings
-        else None,
+        "ceilings": asdict(ceilings) if ceilings else None,
         "results": [r.to_json() for r in results],
     }  # fmt: skip
     return Document(data, bench_parts(data, results))

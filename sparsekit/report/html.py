@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
-from sparsekit.model.bench import BenchResult
+from sparsekit.model.bench import BenchResult, Ceilings
+from sparsekit.model.profile import ProfileResult
 from sparsekit.report.document import Lines, Table, cell_text
 from sparsekit.report.plots import STYLE, Point, colors, distribution, roofline
 
@@ -30,12 +31,10 @@ _PAGE_STYLE = _STYLE.replace("LIGHT", colors(True)).replace("DARK", colors(False
 
 def render_html(
     title: str, parts: Sequence[Table | Lines], results: Sequence[BenchResult],
-    ceilings: Mapping[str, float] | None,
+    profiles: Sequence[ProfileResult], ceilings: Ceilings | None,
 ) -> str:  # fmt: skip
-    """The page: the tables and lines, then each case's samples, then the roofline.
-
-    ceilings: `matmul_tflops` and `copy_gbps` of the run, for the roofline; None where unknown.
-    """
+    """The page: the tables and lines, then each case's samples, then the roofline of what was timed
+    and, with bytes as counted, of what was profiled; without ceilings there is none."""
     body = [f"<h1>{escape(title)}</h1>"]
     body += [_table(p) if isinstance(p, Table) else _lines(p) for p in parts]
     plots = [(r, distribution(r)) for r in results]
@@ -49,7 +48,10 @@ def render_html(
             for t in r.timings
             if r.flop and r.bytes and t.tflops
         ]
-        if figure := roofline(points, ceilings["matmul_tflops"], ceilings["copy_gbps"]):
+        points += [
+            Point(f"{r.case} {p[0]}, profiled", *p[1:]) for r in profiles if (p := r.roofline_point)
+        ]
+        if figure := roofline(points, ceilings):
             body.append(f"<h2>Roofline</h2>{figure}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

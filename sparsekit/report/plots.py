@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sparsekit.model.bench import BenchResult
+from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.report.units import format_time
 
 _WIDTH, _MARGIN_LEFT, _MARGIN_RIGHT, _ROW = 720, 220, 20, 26
@@ -84,10 +84,11 @@ def distribution(result: BenchResult) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def roofline(points: Sequence[Point], matmul_tflops: float, copy_gbps: float) -> str:
+def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
     """The points under the roof of this run's copy and matmul, both axes logarithmic."""
     if not points:
         return ""
+    matmul_tflops, copy_gbps = ceilings.matmul_tflops, ceilings.copy_gbps
     ridge = matmul_tflops * 1e3 / copy_gbps
     x_low = min([p.flop_per_byte for p in points] + [ridge]) / 2
     x_high = max([p.flop_per_byte for p in points] + [ridge]) * 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from sparsekit.model.bench import Ceilings
 from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.report.document import Cell, Document, Lines, Table
 
@@ -32,13 +34,14 @@ _LEAST_STALL_PERCENT = 1.0
 
 def profile_document(
     results: Sequence[ProfileResult], environment: Mapping[str, Any],
-    ceilings: Mapping[str, float] | None,
+    ceilings: Ceilings | None,
 ) -> Document:  # fmt: skip
     parts = profile_parts(results)
     if ceilings and (told := _roofline(results, ceilings)):
         parts.append(Lines(told, "Roofline"))
     data = {
-        "schema": 1, "kind": "profile", "environment": dict(environment), "ceilings": ceilings,
+        "schema": 1, "kind": "profile", "environment": dict(environment),
+        "ceilings": asdict(ceilings) if ceilings else None,
         "results": [r.to_json() for r in results],
     }  # fmt: skip
     return Document(data, tuple(parts))
@@ -61,16 +64,16 @@ def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
     return parts
 
 
-def _roofline(results: Sequence[ProfileResult], ceilings: Mapping[str, float]) -> tuple[str, ...]:
+def _roofline(results: Sequence[ProfileResult], ceilings: Ceilings) -> tuple[str, ...]:
     """Where each candidate stands under the roof of this run's copy and matmul."""
     lines = []
     for result in results:
         if (point := result.roofline_point) is None:
             continue
         label, flop_per_byte, tflops = point
-        by_copy = ceilings["copy_gbps"] * flop_per_byte / 1e3
-        roof = min(by_copy, ceilings["matmul_tflops"])
-        what = "copy" if by_copy < ceilings["matmul_tflops"] else "matmul"
+        by_copy = ceilings.copy_gbps * flop_per_byte / 1e3
+        roof = min(by_copy, ceilings.matmul_tflops)
+        what = "copy" if by_copy < ceilings.matmul_tflops else "matmul"
         lines.append(
             f"{label}: {flop_per_byte:.3g} FLOP per byte, {tflops:.3g} TFLOP/s, "
             f"{tflops / roof:.0%} of the roof of {roof:.0f} TFLOP/s ({what})"

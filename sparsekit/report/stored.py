@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.errors import UsageError
-from sparsekit.model.bench import BenchResult
+from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
 
 KINDS = ("bench", "verify", "inspect", "profile", "sanitizer", "run")
@@ -95,3 +95,9 @@ def profile_results(stored: Sequence[Stored], wanted: Wanted) -> list[ProfileRes
             raise UsageError(f"{file.name} is no profile: {error!r}") from error
         found += [r for r in results if wanted.takes(r.op, r.case)]
     return found
+
+
+def ceilings_of(stored: Sequence[Stored]) -> Ceilings | None:
+    """What the GPU reached in the first run that measured it; None where none did."""
+    told = [c for file in stored if (c := file.data.get("ceilings"))]
+    return Ceilings(**told[0]) if told else None

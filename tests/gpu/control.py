@@ -25,7 +25,7 @@ import sparsekit
 from sparsekit.check.campaign import load_reference
 from sparsekit.check.verify import make_workload
 from sparsekit.cli.device import gpu_of
-from sparsekit.measure.bench import Settings, bench_workload
+from sparsekit.measure.bench import Setup, bench_workload
 from sparsekit.measure.contender import KernelContender
 from sparsekit.measure.protocol import PROTOCOLS
 from sparsekit.measure.timer import CudaTimer
@@ -71,7 +71,7 @@ def heat() -> None:
         torch.cuda.synchronize()
 
 
-def against_itself(settings: Settings, op_name: str, case_name: str) -> Iterator[BenchResult]:
+def against_itself(setup: Setup, op_name: str, case_name: str) -> Iterator[BenchResult]:
     operator = sparsekit.load(op_name)
     op, device = operator.op, torch.device("cuda")
     first, second = (KernelContender(label, operator) for label in ("A", "A again"))
@@ -82,17 +82,17 @@ def against_itself(settings: Settings, op_name: str, case_name: str) -> Iterator
         else:
             time.sleep(IDLE_S)
         seeded = replace(workload, case=replace(workload.case, seed=number))
-        yield bench_workload(seeded, [first, second], "", settings)
+        yield bench_workload(seeded, [first, second], "", setup)
 
 
-def planted(settings: Settings) -> Iterator[BenchResult]:
+def planted(setup: Setup) -> Iterator[BenchResult]:
     op = sparsekit.load("gated_pool").op
     case = op.case("b1_r8_d128")
     workload = make_workload(op, load_reference(op), case, op.probes[0], torch.device("cuda"))
     spins = [Spin("1 ms", SPIN_CYCLES), Spin("1.03 ms", round(SLOWER * SPIN_CYCLES))]
     for number in range(PLANTED):
         seeded = replace(workload, case=replace(workload.case, seed=number))
-        yield bench_workload(seeded, spins, "", settings)
+        yield bench_workload(seeded, spins, "", setup)
 
 
 def main() -> None:
@@ -103,8 +103,8 @@ def main() -> None:
     watch, timer = Watch(gpu.pci_bus_id), CudaTimer(torch.device("cuda"))
     findings, started = [], time.monotonic()
     for name, l2, op, case in MODES:
-        settings = Settings(timer, watch.read, PROTOCOLS[name], l2)
-        results = list(against_itself(settings, op, case))
+        setup = Setup(timer, watch.read, PROTOCOLS[name], l2)
+        results = list(against_itself(setup, op, case))
         verdicts = Counter(str(r.timings[1].verdict) for r in results)
         different = verdicts["faster"] + verdicts["slower"]
         ratios = sorted(r.timings[1].ratio or 0.0 for r in results)
@@ -114,8 +114,8 @@ def main() -> None:
             "ok": different <= MOST_DIFFERENT,
         })  # fmt: skip
         print(findings[-1], flush=True)
-    settings = Settings(timer, watch.read, PROTOCOLS["sparsekit"], "warm")
-    verdicts = Counter(str(r.timings[1].verdict) for r in planted(settings))
+    setup = Setup(timer, watch.read, PROTOCOLS["sparsekit"], "warm")
+    verdicts = Counter(str(r.timings[1].verdict) for r in planted(setup))
     ok = verdicts["slower"] == PLANTED
     findings.append({"what": "planted 3 % of 1 ms", "verdicts": dict(verdicts), "ok": ok})
     print(findings[-1], flush=True)

@@ -12,7 +12,7 @@ from sparsekit.check.campaign import load_reference
 from sparsekit.check.subject import OperatorSubject
 from sparsekit.check.verify import make_workload, verify_streams
 from sparsekit.errors import ArgumentError
-from sparsekit.measure.bench import Settings, bench_workload
+from sparsekit.measure.bench import Setup, bench_workload
 from sparsekit.measure.contender import KernelContender
 from sparsekit.measure.protocol import PROTOCOLS
 from sparsekit.measure.timer import CudaTimer, NotCapturable
@@ -116,8 +116,8 @@ def test_another_device_than_the_current_one():
     device = torch.device("cuda", 1)
     torch.cuda.set_device(0)
     operator, workload = prepared(device)
-    settings = Settings(CudaTimer(device), Reading, PROTOCOLS["sparsekit"])
-    result = bench_workload(workload, [KernelContender("a", operator)], "", settings)
+    setup = Setup(CudaTimer(device), Reading, PROTOCOLS["sparsekit"])
+    result = bench_workload(workload, [KernelContender("a", operator)], "", setup)
     assert result.status == "ok"
     assert result.timings[0].time_s
     assert torch.cuda.current_device() == 0

@@ -21,8 +21,8 @@ from sparsekit.measure.statistics import (
     ratio_interval_of,
     verdict_of,
 )
-from sparsekit.measure.summary import Ceilings, summarise
-from sparsekit.model.bench import BenchResult, Interval, Mode, Reading, Timing
+from sparsekit.measure.summary import summarise
+from sparsekit.model.bench import BenchResult, Ceilings, Interval, Mode, Reading, Timing
 from sparsekit.model.op import Work
 
 OURS = PROTOCOLS["sparsekit"]
