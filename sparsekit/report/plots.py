@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,15 +11,17 @@ from html import escape
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.report.units import format_time
 
-_WIDTH, _MARGIN_LEFT, _MARGIN_RIGHT, _ROW = 720, 220, 20, 26
+_WIDTH, _MARGIN_LEFT, _MARGIN_RIGHT, _ROW = 720, 260, 20, 26
 _ROOF_HEIGHT, _ROOF_BOTTOM, _ROOF_TOP = 360, 40, 20
 _SERIES = 6
+_SPARE = 1.06  # of an axis beyond the outermost sample
+_LEAST_REACH = 1e-3
 
 COLORS_LIGHT = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#4d5a66")
 COLORS_DARK = ("#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#9aa5b1")
 STYLE = """svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
 .roof { fill: none; stroke: var(--text); stroke-width: 2; } .grid { stroke: var(--faint); }
-.median { stroke: var(--text); stroke-width: 2; } circle { fill-opacity: .65; }
+circle { fill-opacity: .65; }
 """ + "".join(f".series{n} {{ fill: var(--c{n}); }}\n" for n in range(_SERIES))
 
 
@@ -47,40 +50,32 @@ class Point:
 
 
 def distribution(result: BenchResult) -> str:
-    """Every sample of each candidate on one axis of time, its median as a line; "" without any."""
-    rows = [(t.label, [s for r in t.samples_s for s in r], t.time_s) for t in result.timings]
-    rows = [(label, samples, time_s) for label, samples, time_s in rows if samples]
+    """Every sample of each candidate around its own median, in percent; "" without any."""
+    rows = []
+    for timing in result.timings:
+        samples = [s for own in timing.samples_s for s in own]
+        if samples and timing.time_s is not None:
+            off = [s / statistics.median(samples) - 1 for s in samples]
+            rows.append((f"{timing.label}, {format_time(timing.time_s)}", off))
     if not rows:
         return ""
-    everything = [s for _, samples, _ in rows for s in samples]
-    low, high = min(everything), max(everything)
-    span = (high - low) or high or 1.0
-    low, high = low - 0.03 * span, high + 0.03 * span
+    reach = max(abs(x) for _, off in rows for x in off) or _LEAST_REACH
+    width = _WIDTH - _MARGIN_LEFT - _MARGIN_RIGHT
 
     def x(value: float) -> float:
-        width = _WIDTH - _MARGIN_LEFT - _MARGIN_RIGHT
-        return _MARGIN_LEFT + (value - low) / (high - low) * width
+        return _MARGIN_LEFT + (value / reach / _SPARE + 1) / 2 * width
 
-    height = _ROW * (len(rows) + 1) + 10
-    parts = [_opened(height, f"samples of {result.case}")]
-    for number, (label, samples, time_s) in enumerate(rows):
+    bottom = _ROW * len(rows)
+    parts = [_opened(bottom + _ROW + 10, f"samples of {result.case}")]
+    for value in (-reach, 0.0, reach):
+        parts.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" '
+                     f'y1="0" y2="{bottom}"/>')  # fmt: skip
+        parts.append(_text(x(value), bottom + 18, f"{value:+.1%}" if value else "0%", "middle"))
+    for number, (label, off) in enumerate(rows):
         y = _ROW * number + _ROW / 2
         color = f"series{number % _SERIES}"
         parts.append(_text(_MARGIN_LEFT - 8, y + 4, label, "end"))
-        parts += [
-            f'<circle class="{color}" cx="{x(s):.1f}" cy="{y:.1f}" r="2.5"/>' for s in samples
-        ]
-        if time_s is not None:
-            at = x(time_s)
-            parts.append(
-                f'<line class="median" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 9:.1f}" '
-                f'y2="{y + 9:.1f}"/>'
-            )
-    bottom = _ROW * len(rows) + 4
-    for share in (0.0, 0.5, 1.0):
-        value = low + share * (high - low)
-        anchor = ("start", "middle", "end")[round(2 * share)]
-        parts.append(_text(x(value), bottom + 16, format_time(max(value, 0.0)), anchor))
+        parts += [f'<circle class="{color}" cx="{x(v):.1f}" cy="{y:.1f}" r="2.5"/>' for v in off]
     return "".join([*parts, "</svg>"])
 
 
@@ -103,13 +98,15 @@ def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
     def y(value: float) -> float:
         return bottom - _share(value, y_low, y_high) * (bottom - top)
 
+    slope = math.sqrt(x_low * ridge)
     roof = [(x_low, copy_gbps * x_low / 1e3), (ridge, matmul_tflops), (x_high, matmul_tflops)]
     path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in roof)
     parts = [
         _opened(_ROOF_HEIGHT, "roofline"),
         f'<polyline class="roof" points="{path}"/>',
         _text(right, y(matmul_tflops) - 6, f"matmul {matmul_tflops:.0f} TFLOP/s", "end"),
-        _text(left + 6, top + 12, f"copy {copy_gbps:.0f} GB/s", "start"),
+        _text(x(slope), y(copy_gbps * slope / 1e3) - 8, f"copy {copy_gbps:.0f} GB/s", "end"),
+        _text(left - 6, top - 6, "TFLOP/s", "start"),
         _text((left + right) / 2, _ROOF_HEIGHT - 6, "FLOP per byte", "middle"),
         _text(left - 6, y(matmul_tflops) + 4, f"{matmul_tflops:.0f}", "end"),
     ]

@@ -183,32 +183,26 @@ def profile(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
 
 def footer(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
     """Where each file was made and by what, and the digest of its samples."""
-    lines = [f"- {text}" for file in stored if (text := _made(file))]
-    return [Lines(tuple(lines), "Made by")] if lines else []
+    columns = (
+        "command", "commit", "GPU", "driver", "SM clock", "Triton", "NVRTC", "ptxas", "time",
+        "how", "sha256 of the samples",
+    )  # fmt: skip
+    rows = [_made(file) for file in stored if file.environment]
+    return [Table("Made by", columns, rows)] if rows else []
 
 
-def _made(file: Stored) -> str:
+def _made(file: Stored) -> tuple[Cell, ...]:
     found = file.environment
-    if not found:
-        return ""
-    versions = found.get("versions") or {}
-    commit = found.get("commit")
-    dirty = {True: " with changes", False: "", None: ""}[found.get("dirty")]
+    versions, commit = found.get("versions") or {}, found.get("commit")
+    dirty = " with changes" if found.get("dirty") else ""
     ptxas = "; ".join(dict.fromkeys((found.get("ptxas") or {}).values()))
-    parts = [
-        f"`{found.get('command')}`",
-        f"commit {commit[:12]}{dirty}" if commit else "no commit known",
-        f"{found.get('gpu')}, driver {found.get('driver_version')}",
-        f"SM clock {found.get('clocks.sm')} of {found.get('clocks.max.sm')}",
-        f"Triton {versions.get('triton')}, NVRTC {versions.get('nvidia-cuda-nvrtc')}",
-        *([f"ptxas {ptxas}"] if ptxas else []),
-        str(found.get("time")),
-    ]
-    if said := file.data.get("said"):
-        parts.append(str(said))
-    if digest := file.samples_sha256:
-        parts.append(f"sha256 of the samples {digest}")
-    return "; ".join(parts)
+    clock = found.get("clocks.sm")
+    return (
+        found.get("command"), f"{commit[:12]}{dirty}" if commit else None, found.get("gpu"),
+        found.get("driver_version"), f"{clock} of {found.get('clocks.max.sm')}" if clock else None,
+        versions.get("triton"), versions.get("nvidia-cuda-nvrtc"), ptxas or None,
+        found.get("time"), file.data.get("said"), file.samples_sha256,
+    )  # fmt: skip
 
 
 SECTIONS: dict[str, Callable[[Sequence[Stored], Wanted], list[Part]]] = {
