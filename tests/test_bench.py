@@ -19,7 +19,7 @@ from sparsekit.errors import ArgumentError, ContextLostError, GpuError, UsageErr
 from sparsekit.measure.bench import Setup, bench_cases, bench_workload
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import callable_contender
-from sparsekit.measure.mode import MOST_CALLS, choose_mode
+from sparsekit.measure.mode import MOST_CALLS, MOST_COPIES, choose_mode
 from sparsekit.measure.protocol import PROTOCOLS
 from sparsekit.model.bench import BenchResult, Ceilings, Reading, Timing
 from sparsekit.report.bench import bench_document
@@ -127,6 +127,7 @@ def test_warm_flushes_nothing_and_takes_the_same_inputs():
 def test_a_graph_is_bounded_by_calls_by_the_longest_and_by_memory(estimates, l2, calls, copies):
     mode = choose_mode(QUICK, l2, estimates, input_bytes=100, budget_bytes=2000)
     assert (mode.method, mode.calls, mode.copies) == ("graph", calls, copies)
+    assert choose_mode(QUICK, "cold", [1e-9], 1, 1 << 40).copies == MOST_COPIES
 
 
 def test_what_cannot_be_captured_moves_the_case_to_events_and_says_so():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -208,6 +210,24 @@ def test_html_is_one_file_with_plots_for_both_themes(files, run_cli):
     assert "prefers-color-scheme: dark" in text
     assert "<h1>A &lt; B</h1>" in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_html_is_drawn_by_a_browser_in_both_themes(files, run_cli):
+    """The two pictures differ, and neither is blank."""
+    page, sizes = files / "page.html", []
+    run_cli("report", str(files / "bench.json"), "--format", "html", "-o", str(page))
+    for scheme in ("0", "1"):  # dark, light
+        picture = files / f"{scheme}.png"
+        subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
+             f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}",
+             f"file://{page}"],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+        sizes.append(picture.read_bytes())
+    assert sizes[0] != sizes[1]
+    assert min(map(len, sizes)) > 10_000
 
 
 def test_the_distribution_shows_every_sample_in_its_place():

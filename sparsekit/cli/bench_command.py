@@ -70,10 +70,10 @@ def command(
     after each case. REF may be NAME@git:REV, or py:package.module:function with the op's signature.
 
     \b
-    sparsekit bench
+    sparsekit bench --format json -o bench.json
     sparsekit bench sparse_prefill:skip --against sparse_prefill:noskip --case 'seed1_*'
     sparsekit bench gated_pool:plain@triton-3.6.0 gated_pool:plain@triton-3.8.0 --protocol seed2
-    sparsekit bench sparse_prefill --against py:flash_mla:flash_mla_sparse_fwd -o result.json
+    sparsekit bench sparse_prefill --against py:flash_mla:flash_mla_sparse_fwd --l2 warm
     sparsekit bench sparse_prefill --against sparse_prefill@git:main --fail-if 'ratio>1.02'
     """
     session = open_session(cache_dir, kernel_dirs)

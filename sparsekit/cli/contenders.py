@@ -10,11 +10,11 @@ from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
 from sparsekit.model.op import Op
+from sparsekit.model.reference import CALLABLE_PREFIX
 
 if TYPE_CHECKING:
     from sparsekit.measure.contender import Contender
 
-_PYTHON = "py:"
 _COMMIT_DIGITS = 12
 
 
@@ -28,7 +28,7 @@ def contenders_of(
     Raises UsageError where that op cannot be told.
     """
     texts = [*against, *references]
-    named = [t for t in texts if not t.startswith(_PYTHON)]
+    named = [t for t in texts if not t.startswith(CALLABLE_PREFIX)]
     if texts and not named:
         raise UsageError(f"{texts[0]} does not say which op it computes; name a kernel or op too")
     if not named:
@@ -49,7 +49,7 @@ def _of_texts(
 
     contenders: list[Contender] = []
     for text in texts:
-        if text.startswith(_PYTHON):
+        if text.startswith(CALLABLE_PREFIX):
             contenders.append(callable_contender(text, op))
             continue
         choices = [c for c in found[text] if c.op.name == op.name]
@@ -57,7 +57,10 @@ def _of_texts(
             contenders.append(KernelContender(text, operator_of(session, choices, build=build)))
         else:
             contenders += _of_choices(session, choices, build)
-    return list({c.label: c for c in reversed(contenders)}.values())[::-1]
+    first: dict[str, Contender] = {}
+    for contender in contenders:
+        first.setdefault(contender.label, contender)
+    return list(first.values())
 
 
 def _of_choices(session: Session, choices: Sequence[Choice], build: bool) -> list[Contender]:

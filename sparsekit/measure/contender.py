@@ -14,10 +14,10 @@ from sparsekit.check.subject import arguments_of
 from sparsekit.errors import GpuError, SparsekitError, UsageError
 from sparsekit.model.bench import Timing
 from sparsekit.model.op import Op, Scalar
+from sparsekit.model.reference import CALLABLE_PREFIX
 from sparsekit.operators.operator import Operator
 from sparsekit.runtime.tensors import current, dtype_of
 
-CALLABLE_PREFIX = "py:"
 Tensors = Mapping[str, torch.Tensor]
 
 

@@ -11,7 +11,8 @@ from sparsekit.model.bench import Mode
 
 # A launch shorter than this is timed in a graph: the host could not keep up with it.
 GRAPH_BELOW_S = 200e-6
-MOST_CALLS = 512  # in one graph: tens of thousands are known to crash the driver
+MOST_CALLS = 4096  # in one graph: tens of thousands are known to crash the driver
+MOST_COPIES = 512  # each costs a capture's time and an allocation
 _COPIES_FOR_EVENTS = 2
 _LONGEST_WINDOWS = 10  # that the slowest candidate's sample may take
 _SHORTEST_S = 1e-7  # taken for an estimate that is 0
@@ -34,7 +35,7 @@ def choose_mode(
         wanted = round(
             min(protocol.window_s / shortest, _LONGEST_WINDOWS * protocol.window_s / longest)
         )
-        calls = max(1, min(wanted, MOST_CALLS, affordable if cold else MOST_CALLS))
+        calls = max(1, min(wanted, min(affordable, MOST_COPIES) if cold else MOST_CALLS))
         copies = calls if cold else 1
     return Mode(
         protocol.name, method, "cold" if cold else "warm", calls, copies, protocol.rounds,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from sparsekit.errors import UsageError
 from sparsekit.model.kernel import LANG_PREFIXES
 
+# `py:package.module:function`: an installed function with an op's signature, beside the kernels.
+CALLABLE_PREFIX = "py:"
 _NAME = r"[A-Za-z0-9_.\-*?\[\]]+"
 _REFERENCE = re.compile(
     rf"(?P<name>(?:[~./][^:@]*|{_NAME}(?:/{_NAME})*)/?)(?::(?P<variant>[\w.\-*?\[\]]+))?"

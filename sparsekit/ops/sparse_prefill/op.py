@@ -146,7 +146,7 @@ def _seed1_layouts() -> list[Case]:
     for number, (h_q, d_qk, layout) in enumerate(product((64, 128), D_QK, _LAYOUTS)):
         for length in (False, True):
             sink = length != bool((number // len(_LAYOUTS) + number) % 2)
-            name = f"seed1_{layout}_h{h_q}_d{d_qk}" + "_sink" * sink + "_length" * length
+            name = f"layout_{layout}_h{h_q}_d{d_qk}" + "_sink" * sink + "_length" * length
             options = {
                 "indices": layout, "sink": "finite" if sink else "none",
                 "topk_length": "valid" if length else "none",
