@@ -81,6 +81,7 @@ def test_a_run_in_every_form(invoke, tmp_path):
     text = invoke(*FIRST, "--case", "r8_d128").stdout
     assert "py:told_peer:slow / py:told_peer:pool" in text
     assert "1.100 [1.100, 1.100] slower" in text
+    assert "no clocks, power or throttle reasons" in text
 
 
 def test_conditions_decide_the_exit_code(invoke):

@@ -189,7 +189,9 @@ class _Run:
 
     def document(self) -> Document:
         setup = self._setup
-        told = {**self._environment, "others": list(self._watch.others())}
+        told = {
+            **self._environment, "others": list(self._watch.others()), "watch": self._watch.problem
+        }  # fmt: skip
         return bench_document(
             self.results, told, protocol=setup.protocol.name, said=setup.protocol.said,
             margin=setup.margin, ceilings=setup.ceilings,

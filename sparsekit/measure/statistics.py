@@ -67,7 +67,8 @@ def noise_floor(control: Interval | None) -> float:
 def verdict_of(ratio: Interval | None, margin: float, floor: float) -> Verdict:
     """What a ratio of times says. margin: of what counts as the same, 0.01 for 1 %.
 
-    floor: of the noise, from `noise_floor`; a difference inside it cannot be told.
+    floor: of the noise, from `noise_floor`, or one step of the timer where that is more; a
+    difference inside it cannot be told, nor that there is none where it passes the margin.
     """
     if ratio is None:
         return "can't tell"

@@ -182,4 +182,6 @@ def _footer(data: Mapping[str, Any]) -> list[str]:
         )
     if others := data["environment"].get("others"):
         told.append(f"other processes on the GPU: {', '.join(others)}")
+    if problem := data["environment"].get("watch"):
+        told.append(str(problem))
     return told

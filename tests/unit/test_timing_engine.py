@@ -187,6 +187,16 @@ def test_no_ratio_to_a_base_below_the_resolution():
     assert summary.timings[1].ratio is None
 
 
+def test_what_the_timer_cannot_resolve_is_not_called_the_same():
+    """20 us in steps of half a microsecond: 2.5 % may hide behind equal figures."""
+    _, summary = measured([20e-6, 20e-6], noise=0)
+    assert summary.timings[1].ratio == 1
+    assert summary.timings[1].verdict == "can't tell"
+    assert measured([20e-6, 20.4e-6], noise=0)[1].timings[1].verdict == "can't tell"
+    assert measured([20e-6, 21e-6], noise=0)[1].timings[1].verdict == "slower"
+    assert measured([200e-6, 200e-6], noise=0)[1].timings[1].verdict == "same"
+
+
 def test_rates_and_shares():
     timing = measured([1e-3], noise=0)[1].timings[0]
     assert timing.tflops == pytest.approx(1.0)
