@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparsekit.aot.execute import Outcome
-from sparsekit.codegen.inspect import EntryCode, Histogram
+from sparsekit.codegen.inspect import EntryCode
 from sparsekit.report.build import entry_resources, failure_lines
 from sparsekit.report.document import Document, Lines, Table
+from sparsekit.report.units import widths_text
 
 _COLUMNS = (
     "kernel", "variant", "instance", "arch", "toolchain", "entry", "regs", "spills", "local",
@@ -54,18 +55,9 @@ def _row(code: EntryCode) -> tuple[Any, ...]:
         record.spill_store_bytes,
         record.local_bytes,
         record.shared_bytes,
-        _widths(code.ptx_loads),
-        None if sass is None else _widths(sass),
+        widths_text(code.ptx_loads),
+        widths_text(sass),
     )
-
-
-def _widths(loads: Histogram) -> str:
-    """`LDG 16x8 4x2, LDS 16x4`."""
-    parts = [
-        f"{kind} " + " ".join(f"{width}x{count}" for width, count in widths.items())
-        for kind, widths in loads.items()
-    ]
-    return ", ".join(parts) or "none"
 
 
 def _entry(code: EntryCode, dump: str | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sparsekit.report.stored import (
     of_kind,
     profile_results,
 )
-from sparsekit.report.units import format_time
+from sparsekit.report.units import format_time, widths_text
 
 Part = Table | Lines
 _BATCHES = re.compile(r"in batches of [\d, ]+")
@@ -50,24 +50,14 @@ def resources(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
     rows: list[tuple[Cell, ...]] = [
         (
             e["kernel"], e["variant"], e["arch"], e["toolchain"], e["entry"], e["registers"],
-            e["spill_store_bytes"], e["shared_bytes"], _widths(e["ptx_loads"]),
-            _widths(e["sass_loads"]),
+            e["spill_store_bytes"], e["shared_bytes"], widths_text(e["ptx_loads"]),
+            widths_text(e["sass_loads"]),
         )
         for file in of_kind(stored, "inspect")
         for e in file.data["entries"]
     ]  # fmt: skip
     right = frozenset({"regs", "spills", "shared"})
     return [Table("Resources and load widths", columns, rows, right)] if rows else []
-
-
-def _widths(loads: Mapping[str, Mapping[str, int]] | None) -> str | None:
-    if loads is None:
-        return None
-    parts = (
-        f"{kind} " + " ".join(f"{width}x{count}" for width, count in widths.items())
-        for kind, widths in loads.items()
-    )
-    return ", ".join(parts) or "none"
 
 
 def checks(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 _STEP = 1024
 
 
@@ -36,3 +38,14 @@ def format_time(seconds: float) -> str:
             break
     digits = 3 if value < 10 else 2 if value < 100 else 1
     return f"{value:.{digits}f} {unit}"
+
+
+def widths_text(loads: Mapping[str, Mapping[str, int]] | None) -> str | None:
+    """`LDG 16x8 4x2, LDS 16x4`: bytes per thread, as WIDTHxCOUNT; None where they are not known."""
+    if loads is None:
+        return None
+    parts = (
+        f"{kind} " + " ".join(f"{width}x{count}" for width, count in widths.items())
+        for kind, widths in loads.items()
+    )
+    return ", ".join(parts) or "none"
