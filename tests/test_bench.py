@@ -15,7 +15,7 @@ from fake_timer import FakeTimer
 from sparsekit.check.campaign import load_reference
 from sparsekit.check.verify import make_workload
 from sparsekit.discover import Catalog
-from sparsekit.errors import ArgumentError, ContextLostError, GpuError, UsageError
+from sparsekit.errors import ArgumentError, CompileError, ContextLostError, GpuError, UsageError
 from sparsekit.measure.bench import Setup, bench_cases, bench_workload
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import callable_contender
@@ -153,12 +153,12 @@ def test_the_protocols_of_the_seeds(name):
     assert result.timings[1].verdict == "slower"
 
 
-def test_a_launch_that_fails_is_a_problem_and_the_others_are_timed():
+@pytest.mark.parametrize("kind", [GpuError, CompileError])
+def test_a_launch_that_fails_is_a_problem_and_the_others_are_timed(kind):
     timer = FakeTimer()
     result = bench(
-        FakeKernel("a", timer), FakeKernel("b", timer, error=GpuError("launch refused")),
-        timer=timer,
-    )  # fmt: skip
+        FakeKernel("a", timer), FakeKernel("b", timer, error=kind("launch refused")), timer=timer
+    )
     assert result.status == "FAILED"
     assert result.timings[0].time_s
     assert (result.timings[1].time_s, result.timings[1].problem) == (None, "launch refused")

@@ -12,7 +12,7 @@ import torch
 from sparsekit.check.campaign import load_reference
 from sparsekit.check.compare import sha256_of
 from sparsekit.check.verify import Unrunnable, Workload, make_workload
-from sparsekit.errors import ArgumentError, ContextLostError, GpuError
+from sparsekit.errors import ArgumentError, CompileError, ContextLostError, GpuError
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import Contender
 from sparsekit.measure.engine import Clock, Watch, cautions, take_samples
@@ -130,7 +130,7 @@ def _enter(
             continue
         except ContextLostError:
             raise
-        except GpuError as error:
+        except (GpuError, CompileError) as error:
             failed.append(Timing(contender.label, contender.label, "", problem=str(error)))
             continue
         if timing.problem:

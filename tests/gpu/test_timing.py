@@ -127,6 +127,18 @@ def test_another_device_than_the_current_one():
         operator(mixed["kv"], mixed["score"])
 
 
+@pytest.mark.parametrize("command", ["run", "verify", "bench"])
+def test_commands_on_the_second_device(run_cli, command):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("it needs two GPUs")
+    done = run_cli(command, "triton/gated_pool:unroll2", "--case", "r8_d512", "--device", "cuda:1",
+                   "--format", "json", timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    if command == "verify":
+        assert {r["device"] for r in told["results"]} == {"cuda:1"}
+
+
 def test_profile_tells_something_with_and_without_counters(run_cli, tmp_path):
     done = run_cli("profile", "gated_pool:unroll2", "--against", "gated_pool:plain", "--case",
                    "b8_r128_d512", "--reports", str(tmp_path), "--roofline",
