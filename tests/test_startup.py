@@ -22,6 +22,9 @@ LIGHT_COMMANDS = (
     ["completion", "bash"],
     ["report", "--check"],
     ["bench", "--help"],
+    ["profile", "--help"],
+    ["bundle", "--help"],
+    ["bundle", "export", "out.tar.zst", "no_such_kernel"],
 )
 _SCRIPT = """
 import sys

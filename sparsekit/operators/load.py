@@ -22,10 +22,10 @@ def load(
 ) -> Operator:  # fmt: skip
     """The operator that the reference means, as a callable with the op's own signature.
 
-    reference: `NAME[:VARIANT][@TOOLCHAIN]`. An op leaves the choice of kernel and variant open; a
-    kernel or a variant is what runs, or the call is refused. build: compile what is missing, else
-    MissingArtifactError names the command. kernels: folders beside the shipped ones. note(text):
-    told of what the user should know (a damaged store, a fallback).
+    reference: `NAME[:VARIANT][@TOOLCHAIN][@git:REV]`. An op leaves the choice of kernel and variant
+    open; a kernel or a variant is what runs, or the call is refused. build: compile what is
+    missing, else MissingArtifactError names the command. kernels: folders beside the shipped ones.
+    note(text): told of what the user should know (a damaged store, a fallback).
     """
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))
     choices = Catalog(settings.kernel_dirs, settings.cache_dir / REVISIONS).resolve([reference])
