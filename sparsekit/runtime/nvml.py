@@ -62,12 +62,12 @@ class Watch:
         Inside a container our own process may bear a number that it does not know: the first one
         that came since the watch began is then taken for it.
         """
-        now = self._processes()
-        strangers = [pid for pid in now if pid in self._before]
-        come = [pid for pid in now if pid not in self._before and pid != os.getpid()]
-        if os.getpid() not in now:
+        now, own = self._processes(), os.getpid()
+        there = [pid for pid in now if pid in self._before and pid != own]
+        come = [pid for pid in now if pid not in self._before and pid != own]
+        if own not in now:
             come = come[1:]
-        return tuple(f"{self._name(pid)} ({pid})" for pid in (*strangers, *come))
+        return tuple(f"{self._name(pid)} ({pid})" for pid in (*there, *come))
 
     def _processes(self) -> tuple[int, ...]:
         if self._handle is None:

@@ -77,6 +77,11 @@ def test_other_processes_are_named_and_we_are_not_one_of_them():
     assert seen.others() == ("prog11 (11)", "prog13 (13)")
 
 
+def test_we_are_not_a_stranger_even_where_the_watch_began_late():
+    seen = watch(FakeNvml(pids=[os.getpid(), 11]))
+    assert seen.others() == ("prog11 (11)",)
+
+
 def test_in_a_container_our_own_number_is_not_known():
     nvml = FakeNvml(pids=[11], lacks={"name"})
     seen = watch(nvml)
