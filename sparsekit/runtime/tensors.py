@@ -76,10 +76,16 @@ def current(device: torch.device) -> Iterator[None]:
 
 def synchronize(device: torch.device) -> None:
     """Wait for the device. Raises ContextLostError when a kernel on it has faulted."""
-    if device.type != "cuda":
-        return
+    if device.type == "cuda":
+        with _faults_told(device):
+            torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _faults_told(device: torch.device) -> Iterator[None]:
+    """Around a wait: what torch raises then is a fault of a kernel before it."""
     try:
-        torch.cuda.synchronize(device)
+        yield
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         raise ContextLostError(f"a kernel faulted on {device}: {first}") from error
@@ -90,7 +96,8 @@ def elapsed_s(
 ) -> float:
     """Seconds between CUDA events around the work on the device's current stream.
 
-    before: work for the same stream that is not measured.
+    before: work for the same stream that is not measured. Raises ContextLostError when a kernel
+    faulted.
     """
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -100,7 +107,8 @@ def elapsed_s(
         start.record()
         work()
         end.record()
-        end.synchronize()
+        with _faults_told(device):
+            end.synchronize()
     return float(start.elapsed_time(end)) * 1e-3
 
 
