@@ -16,7 +16,7 @@ from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
 from sparsekit.cli.selection import case_of
 from sparsekit.cli.session import open_session
-from sparsekit.errors import UsageError
+from sparsekit.errors import ArgumentError, UsageError
 from sparsekit.files import replace_file
 from sparsekit.report.plots import Point, roofline, standalone
 from sparsekit.report.profile import profile_document
@@ -90,7 +90,13 @@ def command(
 
     results: list[ProfileResult] = []
     for contender in contenders:
-        result = profile.without_counters(contender, workload, timer, gpu.name, session.store.get)
+        try:
+            result = profile.without_counters(
+                contender, workload, timer, gpu.name, session.store.get
+            )
+        except ArgumentError as error:
+            say(f"{contender.label} does not take the call: {str(error).splitlines()[-1]}")
+            continue
         if path is not None:
             report = reports / f"{_file_name(contender.label)}-{_file_name(case.name)}.ncu-rep"
             program = [sys.executable, "-m", "sparsekit", *sys.argv[1:], "--launch",
@@ -99,6 +105,8 @@ def command(
                 result, Ncu(path), program, gpu.compute_capability, report
             )
         results.append(result)
+    if not results:
+        raise UsageError(f"nothing takes the case {case.name}")
     ceilings = measure_ceilings(timer, torch_device)
     if figure is not None:
         _draw(figure, results, ceilings)

@@ -43,11 +43,11 @@ class ProfileResult:
     @property
     def roofline_point(self) -> tuple[str, float, float] | None:
         """Label, FLOP per byte of DRAM (of the case's own bytes where it was not counted), TFLOP/s;
-        None where the FLOP are not known."""
+        None where the FLOP or the time are not known."""
         duration = self.counts.get("duration_s")
         read, written = (self.counts.get(f"dram_{n}_bytes") for n in ("read", "write"))
         moved = read.value + written.value if read and written else self.bytes
-        if duration is None or not self.flop or not moved:
+        if duration is None or duration.value <= 0 or not self.flop or not moved:
             return None
         return self.label, self.flop / moved, self.flop / duration.value / 1e12
 
