@@ -7,6 +7,7 @@ folders, and folders that the user names, are scanned; the working directory nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -16,7 +17,7 @@ from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.kernel import LANG_PREFIXES, Kernel
 from sparsekit.model.op import Op
 from sparsekit.model.reference import Reference, parse_reference
-from sparsekit.model.validate import validate_kernel, validate_op
+from sparsekit.model.validate import validate_against_op, validate_kernel, validate_op
 from sparsekit.revisions import folder_at
 from sparsekit.spec_file import read_object
 
@@ -45,7 +46,6 @@ class Choice:
     variants: tuple[str, ...]
     toolchain: str | None = None
     by_op: bool = False
-    variant_named: bool = False
     revision: str | None = None
 
 
@@ -78,7 +78,9 @@ class Catalog:
         broken: list[Broken] = []
         for folder in self._folders:
             try:
-                kernels.append(self.kernel_in(folder))
+                kernel = self.kernel_in(folder)
+                self.op_of(kernel)
+                kernels.append(kernel)
             except SpecError as error:
                 broken.append(Broken(folder, str(error)))
         return tuple(kernels), tuple(broken)
@@ -94,13 +96,21 @@ class Catalog:
     @cached_property
     def ops(self) -> dict[str, Op]:
         """Ops by name: the shipped ones, then those that kernel folders bring."""
-        found = {
-            file.parent.name: _read_op(file, file.parent.name)
-            for file in sorted((_PACKAGE / "ops").glob("*/op.py"))
-        }
-        for kernel in self.kernels:
-            if (kernel.folder / "op.py").is_file():
-                found[kernel.op] = _read_op(kernel.folder / "op.py", kernel.op)
+        return {**self._shipped_ops, **{k.op: self.op_of(k) for k in self.kernels}}
+
+    @cached_property
+    def _shipped_ops(self) -> dict[str, Op]:
+        files = sorted((_PACKAGE / "ops").glob("*/op.py"))
+        return {file.parent.name: _read_op(file, file.parent.name) for file in files}
+
+    @cached_property
+    def _brought_ops(self) -> dict[str, Path]:
+        """op.py of the kernel folders at hand, by the op's name; the first folder's of a name."""
+        found: dict[str, Path] = {}
+        for folder in self._folders:
+            if (folder / "op.py").is_file():
+                with suppress(SpecError):
+                    found.setdefault(self.kernel_in(folder).op, folder / "op.py")
         return found
 
     def kernel_in(self, folder: Path) -> Kernel:
@@ -111,17 +121,31 @@ class Catalog:
         return kernel
 
     def op_of(self, kernel: Kernel) -> Op:
-        """The op that the kernel computes: from its own folder, else by name."""
+        """The op that the kernel computes: from its own folder, else by name.
+
+        Raises SpecError when there is none, or when the kernel does not fit it.
+        """
+        op = self._op_by_name(kernel)
+        validate_against_op(kernel, op)
+        return op
+
+    def _op_by_name(self, kernel: Kernel) -> Op:
         own = kernel.folder / "op.py"
         if own.is_file():
+            if kernel.op in self._shipped_ops:
+                raise SpecError(
+                    f"{own}: {kernel.op!r} is a shipped op; give yours another name, in spec.py too"
+                )
             return _read_op(own, kernel.op)
-        if kernel.op not in self.ops:
-            known = ", ".join(self.ops)
-            raise SpecError(
-                f"{kernel.folder / 'spec.py'}: unknown op {kernel.op!r}; known are {known}, "
-                "or put op.py and reference.py beside spec.py"
-            )
-        return self.ops[kernel.op]
+        if kernel.op in self._shipped_ops:
+            return self._shipped_ops[kernel.op]
+        if kernel.op in self._brought_ops:
+            return _read_op(self._brought_ops[kernel.op], kernel.op)
+        known = ", ".join([*self._shipped_ops, *self._brought_ops])
+        raise SpecError(
+            f"{kernel.folder / 'spec.py'}: unknown op {kernel.op!r}; known are {known}, "
+            "or put op.py and reference.py beside spec.py"
+        )
 
     def resolve(self, references: Iterable[str]) -> tuple[Choice, ...]:
         """What the references mean, each kernel's variants in the order of its spec.
@@ -179,8 +203,7 @@ class Catalog:
             known = ", ".join(v.name for v in kernel.variants)
             raise UsageError(f"{reference}: {kernel.name} has the variants {known}")
         return Choice(
-            kernel, self.op_of(kernel), names, reference.toolchain, by_op, bool(reference.variant),
-            commit,
+            kernel, self.op_of(kernel), names, reference.toolchain, by_op, commit
         )  # fmt: skip
 
     def _at_revision(self, kernel: Kernel, revision: str) -> tuple[Kernel, str]:

@@ -27,6 +27,10 @@ class ArgumentError(UsageError, ValueError):
     """A tensor or scalar argument of an operator that does not fit; also a ValueError."""
 
 
+class NoKernelError(ArgumentError):
+    """No kernel of those that may be taken serves a call that is right in itself."""
+
+
 class ArgumentTypeError(UsageError, TypeError):
     """An argument of the wrong element type or kind; also a TypeError."""
 

@@ -1,7 +1,8 @@
 """Reading `spec.py` and `op.py`: Python files that are data.
 
 Their syntax tree is checked before they run: they import `sparsekit.model` and a few pure modules
-of the standard library, and call nothing that reaches outside.
+of the standard library, and name no builtin that reaches outside. That keeps mistakes out, not
+malice: a kernel folder is code that you run, like any source that you compile.
 """
 
 from __future__ import annotations

@@ -15,7 +15,14 @@ from fake_timer import FakeTimer
 from sparsekit.check.campaign import load_reference
 from sparsekit.check.verify import make_workload
 from sparsekit.discover import Catalog
-from sparsekit.errors import ArgumentError, CompileError, ContextLostError, GpuError, UsageError
+from sparsekit.errors import (
+    ArgumentError,
+    CompileError,
+    ContextLostError,
+    GpuError,
+    NoKernelError,
+    UsageError,
+)
 from sparsekit.measure.bench import Setup, bench_cases, bench_workload
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import callable_contender
@@ -153,7 +160,7 @@ def test_the_protocols_of_the_seeds(name):
     assert result.timings[1].verdict == "slower"
 
 
-@pytest.mark.parametrize("kind", [GpuError, CompileError])
+@pytest.mark.parametrize("kind", [GpuError, CompileError, ArgumentError])
 def test_a_launch_that_fails_is_a_problem_and_the_others_are_timed(kind):
     timer = FakeTimer()
     result = bench(
@@ -174,7 +181,7 @@ def test_a_launch_that_fails_in_the_middle_fails_the_case_and_keeps_the_run():
 
 def test_a_call_that_is_not_taken_is_told_and_no_failure():
     timer = FakeTimer()
-    refusing = FakeKernel("b", timer, error=ArgumentError("at most 32 heads"))
+    refusing = FakeKernel("b", timer, error=NoKernelError("at most 32 heads"))
     result = bench(FakeKernel("a", timer), refusing, timer=timer)
     assert result.status == "ok"
     assert result.cautions == ("b does not take the call: at most 32 heads",)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fake_timer import FakeTimer
 
 from sparsekit.cli.bench_command import command
+from sparsekit.errors import NoKernelError
 from sparsekit.model.bench import Ceilings
 from sparsekit.model.call import Device
 from sparsekit.runtime.nvml import Watch
@@ -40,6 +41,10 @@ def broken(kv, score, out_dtype):
 """
 
 
+def refuse(self, inputs, outputs):
+    raise NoKernelError("no kernel takes this call\n  there is no GPU")
+
+
 @pytest.fixture
 def invoke(tmp_path, monkeypatch):
     timer = FakeTimer()
@@ -58,6 +63,8 @@ def invoke(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "sparsekit.measure.ceilings.measure_ceilings", lambda timer, device: Ceilings(700.0, 4000.0)
     )
+
+    monkeypatch.setattr("sparsekit.measure.contender.KernelContender.compute", refuse)
 
     def run(*arguments: str):
         store = ["--cache-dir", str(tmp_path / "store"), "--rounds", "10"]

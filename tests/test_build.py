@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +27,7 @@ def build(run_cli, *args: str, code: int = 0, **env: str) -> dict:
 
 
 def copy(source: str, target: Path) -> Path:
-    return Path(shutil.copytree(source, target))
+    return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def test_every_field_of_the_result(run_cli):
@@ -100,6 +102,32 @@ def _replace(file: Path, old: str, new: str) -> None:
     os.utime(file, (978_307_200,) * 2)
 
 
+def test_what_is_imported_is_taken_by_its_bytes(run_cli, tmp_path):
+    """Of the same size and the same time as before, with a stale .pyc beside it."""
+    folder = copy(TRITON, tmp_path / "scale_triton")
+    tiles = folder / "tiles.py"
+
+    def built_with(shift: int) -> dict:
+        tiles.write_text(re.sub(r"return start.*", f"return start + {shift}", tiles.read_text()))
+        os.utime(tiles, (315_532_800,) * 2)
+        return build(run_cli, f"{folder}:plain", "--arch", "8.0")["artifacts"][0]
+
+    first, second = built_with(3), built_with(7)
+    assert first["key"] != second["key"]
+    assert first["cubin_sha256"] != second["cubin_sha256"]
+    assert list(folder.glob("**/__pycache__")) == []
+    py_compile.compile(str(tiles))
+    third = built_with(3)
+    assert third["cubin_sha256"] == first["cubin_sha256"]
+    shutil.rmtree(folder / "__pycache__")
+    assert (
+        build(run_cli, f"{folder}:plain", "--arch", "8.0", "--force")["artifacts"][0][
+            "cubin_sha256"
+        ]
+        == first["cubin_sha256"]
+    )
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_can_change_the_bytes_changes_the_key(change, run_cli, tmp_path):
     folder = copy(CUDA, tmp_path / "scale_cu")
@@ -116,6 +144,30 @@ def test_a_file_beside_a_triton_source_is_part_of_the_key(run_cli, tmp_path):
     _replace(folder / "tiles.py", "return start", "return start + 0")
     after = build(run_cli, str(folder), "--arch", "8.0")
     assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
+
+
+def test_a_header_of_the_working_directory_reaches_no_compiler(run_cli, tmp_path):
+    """NVRTC would look into a folder of the kernel's name, relative to where it runs."""
+    folder = copy(CUDA, tmp_path / "kernels" / "scale_cu")
+    (tmp_path / "scale_cu").mkdir()
+    (folder / "scale.cuh").rename(tmp_path / "scale_cu" / "stray.cuh")
+    _replace(folder / "kernel.cu", '#include "scale.cuh"', '#include "stray.cuh"')
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert 'kernel.cu:1: includes "stray.cuh"' in done.stderr
+    # Written so that the closure does not see it, it is the compiler that does not find it.
+    _replace(folder / "kernel.cu", '#include "stray.cuh"', '/**/ #include "stray.cuh"')
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0", cwd=tmp_path)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "stray.cuh" in done.stdout
+
+
+def test_relative_folders_mean_the_working_directory(run_cli, tmp_path):
+    copy(CUDA, tmp_path / "scale_cu")
+    options = ("--arch", "8.0", "--cache-dir", "store", "--format", "json")
+    done = run_cli("build", "./scale_cu:plain", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "store").glob("v1/*/*/kernel.cubin"))) == 1
 
 
 def test_every_target_has_an_entry_of_its_own(run_cli):
@@ -147,6 +199,38 @@ def test_all_without_a_gpu_is_the_default(run_cli, probe):
     expected = {d.compute_capability for d in probe.devices}
     archs = {a["arch"] for a in result["artifacts"]}
     assert len(archs) == (len(expected) or 9)
+
+
+def test_a_dry_run_removes_nothing(run_cli, tmp_path):
+    build(run_cli, CUDA + ":plain", "--arch", "8.0")
+    (cubin,) = (tmp_path / "store").glob("v1/*/*/kernel.cubin")
+    cubin.write_bytes(b"")
+    planned = build(run_cli, CUDA + ":plain", "--arch", "8.0", "-n")
+    assert cubin.exists()
+    assert [j["status"] for j in planned["jobs"]] == ["cached"]
+
+
+def test_a_variable_of_the_kernel_s_own_is_no_launch_fact(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _append(
+        folder / "kernel.cu",
+        'extern "C" __device__ unsigned scale_calls;\n'
+        'extern "C" __device__ unsigned scale_limit = 7;\n',
+    )
+    build(run_cli, str(folder) + ":plain", "--arch", "8.0;9.0")
+    for file in (tmp_path / "store").glob("v1/*/*/manifest.json"):
+        (entry,) = json.loads(file.read_text())["entries"]
+        assert entry["launch_facts"] == {"dynamic_smem_bytes": 512}
+
+
+def test_no_dynamic_shared_memory_may_be_said_too(run_cli, tmp_path):
+    """A variable that is 0 lies in a section without data."""
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    source = folder / "kernel.cu"
+    _replace(source, "extern __shared__ float factor[];", "__shared__ float factor[128];")
+    _replace(source, "= 128 * sizeof(float)", "= 0")
+    result = build(run_cli, str(folder) + ":plain", "--arch", "8.0")
+    assert result["artifacts"][0]["shared_bytes"] == 512
 
 
 def test_a_dry_run_builds_nothing(run_cli, tmp_path):
@@ -359,6 +443,7 @@ def test_workers_die_with_their_builder(tmp_path):
 
 def test_killed_builds_never_leave_a_bad_entry(run_cli, tmp_path):
     """A dozen kills over all phases; the full two hundred run with tests/stress/kill_builds.py."""
+    build(run_cli, CUDA, "--arch", "8.0", "-n")  # so that the compiler's files are known
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}
     command = [sys.executable, "-m", "sparsekit", "build", CUDA, "--arch", "8.0;9.0;12.0"]
     for i in range(12):

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 
-from sparsekit.check.campaign import Pair, against_bits, against_reference, load_reference
+from sparsekit.check.campaign import (
+    Pair,
+    against_bits,
+    against_reference,
+    load_reference,
+    user_workload,
+)
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.subject import Ran
 from sparsekit.check.verify import make_workload, verify_reference
+from sparsekit.cli.verify_command import _exit_code
 from sparsekit.discover import Catalog
-from sparsekit.errors import ArgumentError, GpuError
+from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError, UsageError
 from sparsekit.model.op import Case
+from sparsekit.model.results import VerifyResult
 
 CPU = torch.device("cpu")
 OPS = Catalog().ops
@@ -344,12 +353,18 @@ def test_a_call_that_a_kernel_does_not_take_is_skipped_and_a_failed_launch_is_no
         def before(self, inputs):
             raise self.error
 
-    skipped = check("gated_pool", Raises(ArgumentError("no kernel takes this call")))
+    skipped = check("gated_pool", Raises(NoKernelError("no kernel takes this call")))
     assert skipped.skipped
     assert skipped.ok is None
-    failed = check("gated_pool", Raises(GpuError("launching: the driver says no")))
-    assert failed.ok is False
-    assert not failed.skipped
+    for error in (
+        GpuError("launching: the driver says no"),
+        ArgumentError("gated_pool: kv must be [B, R, D]"),  # a check of ours that refuses a case
+        ArgumentTypeError("go takes n (i32), and it was not given"),
+    ):
+        failed = check("gated_pool", Raises(error))
+        assert failed.ok is False
+        assert not failed.skipped
+        assert failed.reason == str(error)
 
 
 def test_placement_pads_shifts_and_keeps_aliases():
@@ -394,8 +409,116 @@ def test_results_say_nothing_ran_when_everything_is_skipped():
         kernel, variant = "fake", "plain"
 
         def compute(self, inputs, outputs):
-            raise ArgumentError("never")
+            raise NoKernelError("never")
 
     op = OPS["gated_pool"]
     results = list(against_reference(op, [Refuses()], [op.case("r8_d128")], CPU, 1))
     assert [r.skipped for r in results] == [True]
+
+
+def test_memory_that_runs_out_skips_what_needed_it():
+    class Exhausts:
+        def before(self, inputs):
+            raise torch.OutOfMemoryError("no memory")
+
+    case = OPS["gated_pool"].case(SMALL["gated_pool"])
+    for results in (
+        against_bits(
+            OPS["gated_pool"], [Pair(*[Fake("gated_pool", Exhausts())] * 2)], [case], CPU, 1
+        ),
+        against_reference(OPS["gated_pool"], [Fake("gated_pool", Exhausts())], [case], CPU, 1),
+    ):
+        found = list(results)
+        assert found
+        assert all(r.skipped and "no memory" in r.reason for r in found)
+
+
+def test_the_user_s_tensors_of_a_wrong_rank_are_an_error():
+    with pytest.raises(UsageError, match=r"mine: kv must be \[B, R, D\], found shape \[3, 4\]"):
+        user_workload(OPS["gated_pool"], {"kv": torch.zeros(3, 4)}, "mine", CPU)
+
+
+@pytest.mark.parametrize(
+    ("results", "named", "code"),
+    [
+        ("a+", True, 0), ("a+ b+", True, 0), ("a+ b-", False, 1), ("a? b?", False, 2),
+        ("", False, 2), ("a+ b?", False, 0), ("a+ b?", True, 2), ("a+ a?", True, 0),
+        ("a? b-", True, 1),
+    ],
+)  # fmt: skip
+def test_what_never_ran_is_no_success(results, named, code):
+    """+ ok, - wrong, ? skipped, by kernel."""
+    blank = VerifyResult("op", "", "v", None, None, "cuda:0", "c", "float64", runs=1)
+    states = {"+": {"ok": True}, "-": {"ok": False}, "?": {"skipped": True}}
+    found = [replace(blank, kernel=r[0], **states[r[1]]) for r in results.split()]
+    assert _exit_code(found, named=named) == code
+
+
+def test_a_bound_that_is_not_finite_allows_nothing():
+    one = torch.ones(1, dtype=torch.float64)
+    assert not compare_to_reference(torch.zeros(1), one, one * torch.inf).ok
+    assert not compare_to_reference(torch.ones(1), one, one * torch.nan).ok
+
+
+def test_scores_that_are_not_finite_leave_the_other_heads_bounded():
+    class Shifts:
+        """lse is off by 1000 wherever it is finite."""
+
+        def after(self, inputs, outputs, calls):
+            outputs["lse"][torch.isfinite(outputs["lse"])] += 1000
+
+    for case in ("inf_listed", "nan_listed"):
+        assert check("sparse_prefill", None, case=case).ok
+        assert check("sparse_prefill", Shifts(), case=case).ok is False
+
+
+@pytest.mark.parametrize("out_dtype", ["fp32", "bf16", "fp16"])
+def test_tiny_results_are_held_to_their_type(out_dtype):
+    module = load_reference(OPS["gated_pool"])
+    inputs = {"kv": torch.full((1, 4, 8), 2.0**-22), "score": torch.zeros(1, 4, 8)}
+    expected = module.reference({**inputs, "out_dtype": out_dtype})
+    bound = module.tolerance({**inputs, "out_dtype": out_dtype}, expected)["out"]
+    right = expected["out"].to(getattr(torch, {"fp32": "float32"}.get(out_dtype, "bfloat16")))
+    assert compare_to_reference(right, expected["out"], bound).ok
+    assert not compare_to_reference(torch.zeros_like(right), expected["out"], bound).ok
+
+
+def test_a_value_that_overflows_its_type_is_that_infinity():
+    big = torch.tensor([70_000.0, -70_000.0], dtype=torch.float64)
+    bound = big.abs() * 2**-11
+    right, wrong = torch.tensor([1.0, -1.0]) * torch.inf, torch.tensor([1.0, 1.0]) * torch.inf
+    assert compare_to_reference(right.half(), big, bound).ok
+    assert not compare_to_reference(wrong.half(), big, bound).ok
+    assert not compare_to_reference(right.half(), big / 2, bound).ok
+
+
+def test_relative_differences_are_numbers():
+    tiny = torch.tensor([1e-310], dtype=torch.float64)
+    for found in (compare_to_reference(torch.ones(1), tiny, tiny),
+                  compare_bits(torch.ones(1), torch.zeros(1))):  # fmt: skip
+        assert found.max_rel is not None
+        assert json.loads(json.dumps(found.max_rel, allow_nan=False)) > 1e30
+
+
+@pytest.mark.parametrize("place", ["value", "padding", "end"])
+def test_an_input_that_a_launch_changed_is_a_failure(place):
+    class Writes:
+        def after(self, inputs, outputs, calls):
+            q = inputs["q"]
+            offset = {"value": 5, "padding": q.shape[-1] + 1, "end": None}[place]
+            memory = torch.empty(0, dtype=q.dtype).set_(q.untyped_storage())
+            memory[q.storage_offset() + offset if offset else -1] = 3
+
+    case = "small_576"  # its q is padded
+    result = check("sparse_prefill", Writes(), case=case)
+    assert result.ok is False
+    assert "input q was changed" in result.outputs["out"].problem
+
+
+def test_a_write_two_rows_past_an_output_is_seen():
+    guarded = guarded_output((4, 128, 512), torch.bfloat16, CPU)
+    guarded.view.fill_(1)
+    assert guarded.problem() is None
+    past = guarded.view.storage_offset() + guarded.view.numel() + 2 * 128 * 512 - 1
+    guarded.memory[past] = 1
+    assert guarded.problem() == "it was written outside its bounds"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import struct
@@ -171,6 +172,23 @@ def test_an_integer_that_does_not_fit_is_refused(call):
         _cell("go", Param("n", "i32", 0, 4), {"n": 2**31})
 
 
+def test_a_float_that_does_not_fit_is_refused():
+    from sparsekit.errors import ArgumentError, ArgumentTypeError
+    from sparsekit.model.artifact import Param
+    from sparsekit.runtime.launcher import _cell
+
+    alpha = Param("alpha", "fp32", 0, 4)
+    for value in (1e39, -1e39, 10**400):
+        with pytest.raises(ArgumentError, match="does not fit its type fp32"):
+            _cell("go", alpha, {"alpha": value})
+    with pytest.raises(ArgumentTypeError, match="alpha is fp32, found '1'"):
+        _cell("go", alpha, {"alpha": "1"})
+    assert _cell("go", alpha, {"alpha": float("-inf")}).value == float("-inf")
+    assert math.isnan(_cell("go", alpha, {"alpha": float("nan")}).value)
+    assert _cell("go", alpha, {"alpha": 3.4028234e38}).value < float("inf")
+    assert _cell("go", Param("beta", "fp64", 0, 8), {"beta": 1e39}).value == 1e39
+
+
 def test_grids_that_no_gpu_takes_are_refused():
     from sparsekit.errors import GpuError
     from sparsekit.runtime.launcher import check_grid
@@ -212,6 +230,50 @@ def test_more_than_48_kib_is_asked_for_first(call, tmp_path):
         "value": 102400,
         "device": 0,
     }
+
+
+def test_static_shared_memory_counts_towards_the_48_kib(call, tmp_path):
+    folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
+    source = folder / "kernel.cu"
+    text = source.read_text().replace("128 * sizeof(float)", "20 * 1024")
+    text = text.replace(
+        "  factor[threadIdx.x] = alpha;",
+        "  __shared__ float still[40 * 256];\n  still[threadIdx.x] = alpha;\n  __syncthreads();\n"
+        "  factor[threadIdx.x] = still[threadIdx.x ^ 1] == alpha ? alpha : 0;",
+    )
+    source.write_text(text)
+    _, calls = call(f"{folder}:plain")
+    (attribute,) = [c for c in calls if c["call"] == "attribute"]
+    assert attribute["value"] == 20 * 1024
+
+
+def test_a_driver_that_fails_is_not_the_end_of_the_parameters(call):
+    answer, calls = call(env={"STUB_PARAM_ERROR": "700"})
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in answer["error"]
+    assert launches(calls) == []
+
+
+def test_operators_share_what_they_load(call):
+    _, calls = call(operators=2)
+    assert [c["call"] for c in calls].count("load") == 1
+    assert len(launches(calls)) == 2
+
+
+def test_entries_of_a_cubin_share_its_library(library):
+    script = (
+        "from sparsekit.runtime.driver import Driver\n"
+        "driver = Driver()\n"
+        "for entry in ('a', 'b'):\n"
+        "    driver.load(b'\\x7fELF', entry, 'an image')\n"
+    )
+    log = library / "shared.jsonl"
+    env = {
+        **os.environ, "LD_LIBRARY_PATH": str(library), "STUB_LOG": str(log), "STUB_DEVICES": "9.0",
+        "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", script], env=env, check=True)
+    calls = [json.loads(line)["call"] for line in log.read_text().splitlines()]
+    assert calls == ["load", "kernel", "kernel"]
 
 
 def test_the_device_of_the_tensors_decides_the_arch(call, store):
@@ -314,6 +376,23 @@ def test_doctor_shows_the_devices(stubbed):
     assert found["driver"] == "supports CUDA 13.0"
 
 
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("12040", "refuse cubins and PTX"), ("12999", "refuse cubins and PTX"), ("13000", None)],
+)
+def test_doctor_says_that_a_compiler_is_too_new_for_the_driver(stubbed, version, told):
+    done, _ = stubbed("-m", "sparsekit", "doctor", "--format", "json", STUB_VERSION=version)
+    findings = {f["subject"]: f for f in json.loads(done.stdout)["findings"]}
+    found = [f for subject, f in findings.items() if subject.startswith("driver for nvrtc-")]
+    if told is None:
+        assert found == []
+    else:
+        (finding,) = found
+        assert not finding["ok"]
+        assert told in finding["found"]
+        assert "install a driver for CUDA 13." in finding["advice"]
+
+
 def test_a_driver_that_hangs_is_a_finding(library, monkeypatch):
     from sparsekit.runtime.probe import probe_devices
 
@@ -322,6 +401,45 @@ def test_a_driver_that_hangs_is_a_finding(library, monkeypatch):
     probe = probe_devices(limit_s=2.0)
     assert probe.devices == ()
     assert probe.problem == "the driver did not answer within 2 s"
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo Segmentation is near; exit 0", "gave no answer that reads: 'Segmentation is near'"),
+        ("exit 0", "gave no answer that reads"),
+        ("echo '[1]'", "gave no answer that reads"),
+        ("printf '\\377'", "gave no answer that reads"),
+        (None, "asking the driver failed"),
+    ],
+)
+def test_a_probe_never_raises(script, told, tmp_path, monkeypatch):
+    from sparsekit.runtime import probe
+
+    program = tmp_path / "python"
+    if script is not None:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setattr(probe.sys, "executable", str(program))
+    found = probe.probe_devices()
+    assert found.devices == ()
+    assert told in found.problem
+
+
+def test_the_driver_is_asked_once_for_a_default_build(monkeypatch):
+    from sparsekit.cli import native
+    from sparsekit.model.call import Device
+    from sparsekit.runtime.probe import Probe
+
+    asked = []
+
+    def probe_devices():
+        asked.append(True)
+        return Probe((Device((9, 0), 132, 232448),))
+
+    monkeypatch.setattr(native, "probe_devices", probe_devices)
+    assert [r.capability for r in native.requested_archs(None)] == [(9, 0)]
+    assert len(asked) == 1
 
 
 def test_building_with_a_driver_gives_the_same_bytes(stubbed, store, tmp_path):

@@ -11,6 +11,7 @@ from fake_timer import FakeTimer
 from test_profile import FakeNcu
 
 from sparsekit.cli.profile_command import command
+from sparsekit.errors import NoKernelError
 from sparsekit.measure.ncu import Ncu
 from sparsekit.model.bench import Ceilings
 from sparsekit.model.call import Device
@@ -21,6 +22,10 @@ from sparsekit.ops.gated_pool.reference import reference
 def pool(kv, score, out_dtype):
     return reference({"kv": kv, "score": score})["out"].to(out_dtype)
 """
+
+
+def refuse(self, inputs, outputs):
+    raise NoKernelError("no kernel takes this call\n  there is no GPU")
 
 
 @pytest.fixture
@@ -37,6 +42,8 @@ def invoke(tmp_path, monkeypatch):
         "sparsekit.measure.ceilings.measure_ceilings", lambda timer, device: Ceilings(700.0, 4000.0)
     )
     monkeypatch.setattr("sparsekit.measure.ncu.Ncu", lambda path: Ncu(path, ncu))
+
+    monkeypatch.setattr("sparsekit.measure.contender.KernelContender.compute", refuse)
 
     def run(*arguments: str, with_ncu: bool):
         found = tmp_path / "ncu" if with_ncu else None

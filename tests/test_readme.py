@@ -69,9 +69,17 @@ def test_figures_come_from_the_stored_results(run_cli):
 
 
 def test_nothing_stored_failed():
-    for name in ("verify-h200.json", "bitwise-h200.json"):
-        results = json.loads((ROOT / "docs" / "results" / name).read_text())["results"]
+    folder = ROOT / "docs" / "results"
+    files = [*folder.glob("verify-*.json"), *folder.glob("bitwise-*.json")]
+    assert len(files) == 6
+    for file in files:
+        results = json.loads(file.read_text())["results"]
         assert [r for r in results if r["ok"] is False] == []
         assert any(r["ok"] for r in results)
     findings = json.loads((ROOT / "docs" / "results" / "sanitizer-h200.json").read_text())
     assert all(f["ok"] for f in findings["findings"])
+
+
+def test_no_placeholder_is_left():
+    for file in [ROOT / "README.md", *ROOT.glob("*/**/README.md")]:
+        assert re.findall(r"^@[A-Z]+@$", file.read_text(), re.MULTILINE) == [], file

@@ -107,6 +107,7 @@ def test_the_hint_changes_no_sass_under_3_6(run_cli, inspected):
 def test_no_prefill_spills_with_the_hint(run_cli, inspected, toolchain):
     entries = prefill(inspected(run_cli, "sparse_attn_paged", toolchain), "hint16")
     assert [e["arch"] for e in entries if e["spill_store_bytes"]] == []
+    assert max(e["registers"] for e in entries) <= 128
 
 
 @pytest.mark.parametrize(("toolchain", "variant"), MAX_LOOPS)

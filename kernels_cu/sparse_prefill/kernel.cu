@@ -289,8 +289,9 @@ __device__ __forceinline__ void gather(SharedMemory& smem, int stage_bytes, int 
 #pragma unroll
   for (int j = 0; j < kGatherLoads; ++j) {
     if (j * kGatherSplit + line < kLines) {
-      cp_async_cg_shared_global_16(dst + j * kGatherSplit * kLineBytes,
-                                   src + j * kGatherSplit * kLine, valid ? kChunkBytes : 0);
+      cp_async_cg_shared_global_l2_128b_16(dst + j * kGatherSplit * kLineBytes,
+                                           src + j * kGatherSplit * kLine,
+                                           valid ? kChunkBytes : 0);
     }
   }
 }
@@ -301,7 +302,7 @@ __device__ __forceinline__ void gather(SharedMemory& smem, int stage_bytes, int 
 struct Softmax {
   float max;     // masked() while no score above it was seen, and so is ref
   float ref;
-  float sum;     // of this lane's columns; at least 1 once a score was finite
+  float sum;     // of this lane's columns; over the quad at least 1 once a score was finite
   float poison;  // 0, or NaN once a listed score of this lane was not finite
 };
 
@@ -450,9 +451,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
       constexpr int kChunks = kQSharedChunks > 0 ? kQSharedChunks : 1;
       const int head = c / kChunks, chunk = c % kChunks;
       const bf16* src = q_block + (head < work.heads ? head : 0) * q_head_stride_elems;
-      cp_async_cg_shared_global_16(shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
-                                   src + kQRegSteps * 2 * kMmaK + chunk * kChunk,
-                                   head < work.heads ? kChunkBytes : 0);
+      cp_async_cg_shared_global_l2_128b_16(
+          shared_address(&smem.q[head][(chunk ^ head % 8) * kChunk]),
+          src + kQRegSteps * 2 * kMmaK + chunk * kChunk, head < work.heads ? kChunkBytes : 0);
     }
     cp_async_commit_group();
     unsigned q_fragment[kQRegSteps > 0 ? kQRegSteps : 1][kScoreHeadTiles][4];

@@ -91,7 +91,7 @@ def _attend(
         kv = tl.load(row_ptr[:, None] + dims[None, :], mask=valid[:, None], other=0.0)
         kv = kv.to(tl.float32)
 
-        x = tl.dot(q, tl.trans(kv)) * softmax_scale
+        x = tl.dot(q, tl.trans(kv), input_precision="tf32") * softmax_scale
         # Masked after scaling, so that the sign of the scale does not matter.
         score = tl.where(valid[None, :], x, float("-inf"))
         new_max = _max_or_nan(running_max, tl.reduce(score, 1, _max_or_nan))
@@ -101,7 +101,7 @@ def _attend(
         # 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
         weight = tl.where(valid[None, :], tl.fma(x, 0.0, p), 0.0)
         running_sum = running_sum * alpha + tl.sum(p, axis=1)
-        acc = tl.dot(weight, kv, acc * alpha[:, None])
+        acc = tl.dot(weight, kv, acc * alpha[:, None], input_precision="tf32")
         running_max = new_max
     return running_max, running_sum, acc
 
@@ -157,9 +157,9 @@ def sparse_attn_paged_prefill(
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP_TRAILING: tl.constexpr = 1,
-    HAS_CMP_COUNTS: tl.constexpr = 0,
-    HAS_LSE: tl.constexpr = 0,
+    SKIP_TRAILING: tl.constexpr,
+    HAS_CMP_COUNTS: tl.constexpr,
+    HAS_LSE: tl.constexpr,
 ):
     """BLOCK_H heads of one row. Grid x: rows x head blocks, the head blocks of a row adjacent."""
     head_blocks = tl.cdiv(h, BLOCK_H)
@@ -258,8 +258,8 @@ def sparse_attn_paged_decode_split(
     BLOCK_K: tl.constexpr,
     BLOCK_SPLIT: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP_TRAILING: tl.constexpr = 1,
-    HAS_CMP_COUNTS: tl.constexpr = 0,
+    SKIP_TRAILING: tl.constexpr,
+    HAS_CMP_COUNTS: tl.constexpr,
 ):
     """BLOCK_H heads of one split of one row (m = 1), without the sink.
 
@@ -340,7 +340,7 @@ def sparse_attn_paged_decode_merge(
     lse_b_stride,
     D: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    HAS_LSE: tl.constexpr = 0,
+    HAS_LSE: tl.constexpr,
 ):
     """One head of one row (m = 1): the splits in ascending order, the sink once. Grid x: b x h."""
     batch = (tl.program_id(0) // h).to(tl.int64)

@@ -10,7 +10,7 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sparsekit.discover import shipped_folder
@@ -21,7 +21,7 @@ from sparsekit.model.kernel import Kernel
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
 _COMPUTED_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include[ \t]+[A-Za-z_]", re.MULTILINE)
 _TRITON_IMPORTS = frozenset({"triton", "torch"})
-_Needs = Callable[[bytes, Path], Iterable[str]]
+_Needs = Callable[[bytes, Path, Sequence[Path]], Iterable[str]]
 
 
 def source_closure(kernel: Kernel) -> tuple[SourceFile, ...]:
@@ -60,21 +60,35 @@ def _closure(name: str, path: Path, roots: tuple[Path, ...], needs: _Needs) -> l
         except OSError as error:
             raise SpecError(f"{path} cannot be read: {error}") from error
         found[name] = SourceFile(name, path, hashlib.sha256(content).hexdigest())
-        for needed in sorted(needs(content, path), reverse=True):
-            candidates = [root / needed for root in roots if (root / needed).is_file()]
-            if candidates and needed not in found:
-                pending.append((needed, candidates[0]))
+        for needed in sorted(needs(content, path, roots), reverse=True):
+            place = _place(needed, roots)
+            if place is not None and needed not in found:
+                pending.append((needed, place))
     return list(found.values())
 
 
-def _included(content: bytes, path: Path) -> Iterable[str]:
+def _place(name: str, roots: Sequence[Path]) -> Path | None:
+    return next((root / name for root in roots if (root / name).is_file()), None)
+
+
+def _included(content: bytes, path: Path, roots: Sequence[Path]) -> Iterable[str]:
     if computed := _COMPUTED_INCLUDE.search(content):
         line = content.count(b"\n", 0, computed.start()) + 1
         raise SpecError(f"{path}:{line}: write the included file's name, not a macro")
-    return {match[2].decode() for match in _INCLUDE.finditer(content)}
+    files: set[str] = set()
+    for match in _INCLUDE.finditer(content):
+        name = match[2].decode()
+        if match[1] == b'"' and _place(name, roots) is None:
+            line = content.count(b"\n", 0, match.start(1)) + 1
+            raise SpecError(
+                f'{path}:{line}: includes "{name}", which is neither in the kernel\'s folder nor '
+                f"among the shipped headers; write <{name}> for a header of the CUDA toolkit"
+            )
+        files.add(name)
+    return files
 
 
-def _imported(content: bytes, path: Path) -> Iterable[str]:
+def _imported(content: bytes, path: Path, roots: Sequence[Path]) -> Iterable[str]:
     try:
         tree = ast.parse(content, filename=str(path))
     except SyntaxError as error:

@@ -23,6 +23,7 @@ _FORMAT_SIZED = 4  # .nv.info attribute with a payload; the others hold their va
 _REGCOUNT, _FRAME_SIZE = 0x2F, 0x11
 _MAX_THREADS, _REQNTID, _KPARAM_INFO, _CLUSTER_DIM = 0x05, 0x10, 0x17, 0x3D
 _RESERVED_SHARED_BYTES = 1024  # the system's own part of static shared memory from sm_90 on
+LAUNCH_FACTS = ("dynamic_smem_bytes",)  # what launch_facts.cuh exports, as `ENTRY_NAME`
 _LAUNCH_FACT_BYTES = 4
 
 
@@ -194,10 +195,16 @@ def _entry(
 
 
 def _launch_facts(entry: str, sections: list[Section], symbols: list[Symbol]) -> dict[str, int]:
-    """Integers that the kernel exports for the host as `ENTRY_NAME`, 4 bytes."""
+    """Integers that the kernel exports for the host as `ENTRY_NAME`, 4 bytes.
+
+    One that is 0 may lie in a section without data.
+    """
+    names = {f"{entry}_{fact}": fact for fact in LAUNCH_FACTS}
     facts: dict[str, int] = {}
     for symbol in symbols:
-        prefix, _, fact = symbol.name.partition(f"{entry}_")
-        if fact and not prefix and symbol.type == _STT_OBJECT and symbol.size == _LAUNCH_FACT_BYTES:
-            (facts[fact],) = struct.unpack_from("<I", sections[symbol.section].data, symbol.value)
+        fact = names.get(symbol.name)
+        if fact and symbol.type == _STT_OBJECT and symbol.size == _LAUNCH_FACT_BYTES:
+            section = sections[symbol.section]
+            has_data = section.type != _SHT_NOBITS
+            facts[fact] = struct.unpack_from("<I", section.data, symbol.value)[0] if has_data else 0
     return facts

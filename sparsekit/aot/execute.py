@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -77,9 +77,9 @@ class _Pool:
 
     def outcomes(self) -> Iterator[Outcome]:
         expected = len(self._jobs)
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             while expected:
                 try:
                     outcome = self._done.get(timeout=_POLL_S)
@@ -96,40 +96,37 @@ class _Pool:
             for worker in self._workers:
                 worker.kill()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     def _run(self) -> None:
-        worker: Worker | None = None
+        held = _Held(self._register, self._unregister)
         try:
             while not self._stop.is_set():
                 try:
                     job = self._jobs.popleft()
                 except IndexError:
                     return
-                worker = self._suited(worker, WorkerKind.of(job))
-                self._done.put(self._outcome(job, worker))
+                self._done.put(self._outcome(job, held))
         finally:
-            self._retire(worker)
+            held.retire()
 
-    def _suited(self, worker: Worker | None, kind: WorkerKind) -> Worker:
-        if worker is not None and worker.kind == kind and worker.alive:
-            return worker
-        self._retire(worker)
-        started = Worker(kind)
+    def _register(self, worker: Worker) -> None:
+        """Let `_end` reach the worker; one that comes after it is dead at once."""
         with self._lock:
-            self._workers.add(started)
-        return started
+            self._workers.add(worker)
+            if self._stop.is_set():
+                worker.kill()
 
-    def _retire(self, worker: Worker | None) -> None:
-        if worker is not None:
-            with self._lock:
-                self._workers.discard(worker)
-            worker.close()
+    def _unregister(self, worker: Worker) -> None:
+        with self._lock:
+            self._workers.discard(worker)
 
-    def _outcome(self, job: CompileJob, worker: Worker) -> Outcome:
+    def _outcome(self, job: CompileJob, held: _Held) -> Outcome:
+        """The one outcome of the job, whatever happens to it."""
         started = time.perf_counter()
         try:
-            artifact, status = self._build(job, worker)
+            artifact, status = self._build(job, held)
         except SparsekitError as error:
             return Outcome(job, "failed", time.perf_counter() - started, error=error)
         except Exception as error:  # a fault of ours must not lose the other jobs
@@ -137,18 +134,44 @@ class _Pool:
             return Outcome(job, "failed", time.perf_counter() - started, error=wrapped)
         return Outcome(job, status, time.perf_counter() - started, artifact)
 
-    def _build(
-        self, job: CompileJob, worker: Worker
-    ) -> tuple[Artifact, Literal["built", "cached"]]:
-        with self._store.building(job.key) as stage:
+    def _build(self, job: CompileJob, held: _Held) -> tuple[Artifact, Literal["built", "cached"]]:
+        with self._store.building(job.key, stop=self._stop.is_set) as stage:
             # Another process may have built it while we waited for its lock.
             found = None if self._force else self._store.get(job.key)
             if found is not None:
                 return found, "cached"
-            record = worker.compile(job, stage)
+            record = held.worker(WorkerKind.of(job)).compile(job, stage)
             if self._force:
                 self._store.remove(job.key)
             return self._store.publish(stage, _manifest(job, record)), "built"
+
+
+class _Held:
+    """The worker that a thread keeps from one job to the next of its kind."""
+
+    def __init__(
+        self, register: Callable[[Worker], None], unregister: Callable[[Worker], None]
+    ) -> None:
+        self._register, self._unregister = register, unregister
+        self._worker: Worker | None = None
+
+    def worker(self, kind: WorkerKind) -> Worker:
+        """A living worker of that kind. Raises CompileError when none can be started."""
+        if self._worker is not None and self._worker.kind == kind and self._worker.alive:
+            return self._worker
+        self.retire()
+        try:
+            self._worker = Worker(kind)
+        except OSError as error:
+            raise CompileError(f"cannot start a process to compile in: {error}") from error
+        self._register(self._worker)
+        return self._worker
+
+    def retire(self) -> None:
+        retired, self._worker = self._worker, None
+        if retired is not None:
+            self._unregister(retired)
+            retired.close()
 
 
 def _manifest(job: CompileJob, record: dict[str, Any]) -> Manifest:

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sparsekit.aot.elf import read_cubin
+from sparsekit.aot.elf import LAUNCH_FACTS, read_cubin
 from sparsekit.aot.ptxas_log import remarks, spills
 from sparsekit.aot.record import check_ptx, entry_record
 from sparsekit.errors import CompileError, ToolchainError
 
-_DYNAMIC_SHARED = "dynamic_smem_bytes"  # the launch fact that launch_facts.cuh exports
+(_DYNAMIC_SHARED,) = LAUNCH_FACTS
+
+
+@cache
+def loaded_nvrtc(library: str) -> Nvrtc:
+    """The library at that path, loaded once per process."""
+    return Nvrtc(library)
 
 
 class Nvrtc:
-    """One NVRTC library, loaded once per process."""
+    """One NVRTC library."""
 
     def __init__(self, library: str) -> None:
         # Loaded by path first: NVRTC and the bindings then find these, and no others, by name.
@@ -46,13 +53,15 @@ class Nvrtc:
                 [content for _, content in headers], [n.encode() for n, _ in headers],
             )
         )  # fmt: skip
-        (result,) = self._api.nvrtcCompileProgram(program, len(options), options)
-        log = self._text(program, "ProgramLog")
-        if result != self._api.nvrtcResult.NVRTC_SUCCESS:
-            raise self._failure(job["arch"], result, log)
-        image = self._bytes(program, "CUBIN")
-        ptx = self._bytes(program, "PTX").rstrip(b"\0")
-        self._api.nvrtcDestroyProgram(program)
+        try:
+            (result,) = self._api.nvrtcCompileProgram(program, len(options), options)
+            log = self._text(program, "ProgramLog")
+            if result != self._api.nvrtcResult.NVRTC_SUCCESS:
+                raise self._failure(job["arch"], result, log)
+            image = self._bytes(program, "CUBIN")
+            ptx = self._bytes(program, "PTX").rstrip(b"\0")
+        finally:
+            self._api.nvrtcDestroyProgram(program)
         (stage / "kernel.cubin").write_bytes(image)
         (stage / "kernel.ptx").write_bytes(ptx)
         return {

@@ -5,17 +5,17 @@ Works alike with Triton 3.6 to 3.9; no GPU, driver or torch takes part.
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from sparsekit.aot.elf import read_cubin
+from sparsekit.aot.options import TRITON_DEFAULTS
 from sparsekit.aot.ptxas_log import remarks, spills
 from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
+from sparsekit.aot.triton_source import load_source
 from sparsekit.errors import CompileError, SpecError, ToolchainError
 from sparsekit.model.arch import parse_arch
 
@@ -25,14 +25,16 @@ _FIRST_WITH_OWN_ASSEMBLER = 10  # compute capability 10.0: Triton calls ptxas-bl
 
 
 def compile_job(
-    job: Mapping[str, Any], source: Path, stage: Path, captured: Callable[[], str]
-) -> dict[str, Any]:
+    job: Mapping[str, Any], files: Sequence[tuple[Path, str, bytes]], stage: Path,
+    captured: Callable[[], str],
+) -> dict[str, Any]:  # fmt: skip
     """Compile the job into `stage`, one cubin and PTX per entry; returns the record.
 
-    source: the kernel's file. captured(): what was printed since it was last asked.
+    files: the kernel's source and what it imports, as `load_source` takes them. captured(): what
+    was printed since it was last asked.
     """
     _check_assemblers(job["compiler"]["environment"])
-    module = _load(source)
+    module = load_source(files)
     entries, ptx, warnings = [], {}, []
     for spec in job["entries"]:
         name = spec["entry"]
@@ -69,30 +71,6 @@ def _check_assemblers(environment: Mapping[str, str]) -> None:
                 f"{variable}={chosen} is no ptxas that Triton accepts (it takes {path}); "
                 "correct the variable or unset it"
             )
-
-
-def _load(source: Path) -> ModuleType:
-    """The source as a fresh module; files beside it are importable while it loads."""
-    spec = importlib.util.spec_from_file_location("sparsekit_triton_source", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    known = set(sys.modules)
-    sys.modules[spec.name] = module  # inspect.getsource looks here
-    sys.path.insert(0, str(source.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise CompileError(
-            f"{source.name} does not load: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(str(source.parent))
-        for name in set(sys.modules) - known - {spec.name}:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).parent == source.parent:
-                del sys.modules[name]
-    return module
 
 
 def _function(module: ModuleType, name: str) -> Any:
@@ -160,10 +138,16 @@ def _options(job: Mapping[str, Any]) -> dict[str, Any]:
     from triton.backends.nvidia.compiler import CUDAOptions
 
     options: dict[str, Any] = job["compiler"]["options"]
-    unknown = sorted(set(options) - set(CUDAOptions.__dataclass_fields__))
-    if unknown:
-        raise SpecError(f"unknown Triton option {unknown[0]!r}")
-    return options
+    fields = CUDAOptions.__dataclass_fields__
+    # A release that lacks an option does what its default says; anything else it cannot do.
+    lacking = [n for n, v in options.items() if n not in fields and _is_said(n, v)]
+    if lacking:
+        raise SpecError(f"unknown Triton option {sorted(lacking)[0]!r}")
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in options.items() if n in fields}
+
+
+def _is_said(option: str, value: Any) -> bool:
+    return option not in TRITON_DEFAULTS or value != TRITON_DEFAULTS[option]
 
 
 def _failure(error: Exception, arch: str, printed: str) -> Exception:

@@ -1,6 +1,8 @@
-"""The compile worker: `python -m sparsekit.aot.worker ANSWER_FD`, one per toolchain and option set.
+"""The compile worker: `python -m sparsekit.aot.worker ANSWER_FD FOLDER`, one per toolchain and
+option set. FOLDER is its own for temporary files, and goes with it.
 
-One JSON request a line on standard input, one JSON answer a line on the descriptor. Standard output
+One JSON request a line on standard input, one JSON answer a line on the descriptor, each with the
+key of the request. Standard output
 and error are one file of the parent's: what compilers print can never mix with an answer, and the
 parent still has it when this process dies.
 """
@@ -11,6 +13,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -40,21 +43,24 @@ def take_printed() -> str:
 
 def main() -> NoReturn:
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
+    threading.Thread(target=_receive, args=(requests, Path(sys.argv[2])), daemon=True).start()
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as answers:
         while True:
             line = requests.get()
             started = time.perf_counter()
-            answer = _answer(json.loads(line))
+            request = json.loads(line)
+            answer = {"key": request["key"], **_answer(request)}
             answer["seconds"] = round(time.perf_counter() - started, 3)
             answers.write(json.dumps(answer) + "\n")
 
 
-def _receive(requests: queue.SimpleQueue[str]) -> None:
+def _receive(requests: queue.SimpleQueue[str], folder: Path) -> None:
     """Hand over the requests; their end is the parent's, whatever is being compiled then."""
     for line in sys.stdin:
         requests.put(line)
-    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)  # an assembler that runs is ours, and ends with us
     os._exit(0)
 
 
@@ -79,13 +85,15 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     sources = [SourceFile(n, Path(p), s) for n, p, s in request["sources"]]
     contents = {file.name: read_source(file) for file in sources}
     if job["lang"] == "cuda":
-        from sparsekit.aot.nvrtc import Nvrtc
+        from sparsekit.aot.nvrtc import loaded_nvrtc
 
-        record = Nvrtc(request["library"]).compile(job, contents, request["include"], stage)
+        nvrtc = loaded_nvrtc(request["library"])
+        record = nvrtc.compile(job, contents, request["include"], stage)
     else:
         from sparsekit.aot.triton_aot import compile_job
 
-        record = compile_job(job, sources[0].path, stage, take_printed)
+        files = [(file.path, file.name, contents[file.name]) for file in sources]
+        record = compile_job(job, files, stage, take_printed)
     return {**record, "entries": [asdict(entry) for entry in record["entries"]]}
 
 

@@ -14,6 +14,7 @@ import torch
 from sparsekit.check.subject import Subject
 from sparsekit.check.verify import (
     BATCHES,
+    ROWS,
     Unrunnable,
     Workload,
     make_workload,
@@ -101,7 +102,10 @@ def against_bits(
             yield from (_skipped(op, p.subject, case, _against(p), device, error) for p in pairs)
             continue
         for pair in pairs:
-            yield verify_bits(workload, pair.subject, pair.base, repeat)
+            try:
+                yield verify_bits(workload, pair.subject, pair.base, repeat)
+            except torch.OutOfMemoryError as error:
+                yield _skipped(op, pair.subject, case, _against(pair), device, error)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(p.subject.kernel, p.subject.variant): p.subject for p in pairs}.values())
     for case in listed if rows else ():
@@ -116,14 +120,21 @@ def on_inputs(
     repeat: int,
 ) -> Iterator[VerifyResult]:  # fmt: skip
     """Every subject on the user's own tensors, against float64."""
-    yield from verify_reference(
-        user_workload(op, inputs, name, device), subjects, load_reference(op), repeat
-    )
+    workload = user_workload(op, inputs, name, device)
+    try:
+        yield from verify_reference(workload, subjects, load_reference(op), repeat)
+    except torch.OutOfMemoryError as error:
+        yield from (_skipped(op, s, workload.case, "float64", device, error) for s in subjects)
 
 
 def user_workload(op: Op, inputs: dict[str, Any], name: str, device: torch.device) -> Workload:
     """The user's tensors as a workload; optional outputs are asked for too."""
     options = {f"return_{o.name}": True for o in op.outputs if o.optional}
+    for tensor in op.tensors:
+        value = inputs.get(tensor.name)
+        if value is not None and value.dim() != len(tensor.shape):
+            wanted, found = ", ".join(map(str, tensor.shape)), list(value.shape)
+            raise UsageError(f"{name}: {tensor.name} must be [{wanted}], found shape {found}")
     dims = {
         size: value.shape[axis]
         for tensor in op.tensors
@@ -139,9 +150,16 @@ def _rows(
 ) -> Iterator[VerifyResult]:
     dims = {**case.dims, op.batch: BATCHES[-1]}
     grown = replace(case, name=f"{case.name}[{op.batch}={BATCHES[-1]}]", dims=dims)
-    workload = make_workload(op, reference, grown, op.probes[0], device)
+    try:
+        workload = make_workload(op, reference, grown, op.probes[0], device)
+    except Unrunnable as error:
+        yield from (_skipped(op, s, grown, ROWS, device, error) for s in subjects)
+        return
     for subject in subjects:
-        yield verify_rows(workload, subject)
+        try:
+            yield verify_rows(workload, subject)
+        except torch.OutOfMemoryError as error:
+            yield _skipped(op, subject, grown, ROWS, device, error)
         synchronize(device)  # a faulted device must not judge the cases that follow
 
 

@@ -26,22 +26,27 @@ def compare_to_reference(
     """The actual output against float64, each element within its bound.
 
     expected, bound: float64, of the same shape. Not finite: NaN where NaN is expected, the same
-    infinity where one is.
+    infinity where one is, or where a value in the bound overflows the type. A bound that is not
+    finite allows nothing. max_rel is relative to no less than the type's smallest normal number.
     """
     sha256 = sha256_of(actual)
     if actual.numel() == 0:
         return OutputCheck(True, sha256)
     found = actual.double()
     finite = torch.isfinite(found) & torch.isfinite(expected)
+    limits = torch.finfo(actual.dtype)
+    overflows = (expected.abs() + bound > limits.max) & (found == expected.sign() * torch.inf)
     same_special = torch.where(torch.isnan(expected), torch.isnan(found), found == expected)
+    same_special |= overflows
     difference = torch.where(finite, (found - expected).abs(), 0.0)
     # How far beyond its bound: 1 is just allowed; a wrong NaN or inf is worse than any number.
     excess = torch.where(difference == 0, 0.0, difference / bound.clamp_min(1e-300))
+    excess = torch.where(torch.isfinite(bound), excess, torch.inf)
     excess = torch.where(finite, excess, torch.where(same_special, 0.0, torch.inf))
     worst = int(excess.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), actual.shape))
     ok = bool(excess.flatten()[worst] <= 1.0)
-    relative = torch.where(finite & (expected != 0), difference / expected.abs(), 0.0)
+    relative = torch.where(finite, difference / expected.abs().clamp_min(limits.tiny), 0.0)
     ulp = torch.where(finite, ulp_distance(actual, expected.to(actual.dtype)), 0)
     return OutputCheck(
         ok=ok,
@@ -91,13 +96,14 @@ def compare_bits(actual: torch.Tensor, base: torch.Tensor) -> OutputCheck:
     index = tuple(int(i) for i in differs.nonzero()[0])
     both = torch.isfinite(actual) & torch.isfinite(base)
     difference = torch.where(both, (actual.double() - base.double()).abs(), 0.0)
-    relative = torch.where(base != 0, difference / base.double().abs(), 0.0)
+    tiny = torch.finfo(base.dtype).tiny
+    relative = torch.where(both, difference / base.double().abs().clamp_min(tiny), 0.0)
     ulps = torch.where(both, ulp_distance(actual, base), 0)
     return OutputCheck(
         ok=False,
         sha256=sha256,
         max_abs=float(difference.max()),
-        max_rel=float(torch.nan_to_num(relative).max()),
+        max_rel=float(relative.max()),
         max_ulp=int(ulps.max()),
         worst_index=index,
         problem=f"{count} of {actual.numel()} elements differ; the first at {list(index)}: "

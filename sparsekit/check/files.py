@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sparsekit.digest import file_sha256
 from sparsekit.errors import UsageError
 from sparsekit.files import replace_file
 from sparsekit.model.op import REQUIRED, Op, Scalar, Tensor
-from sparsekit.toolchain.packages import file_sha256
+from sparsekit.runtime.tensors import dtype_argument
 
 
 def load_inputs(
@@ -37,6 +38,12 @@ def load_inputs(
         raise UsageError(f"{file} lacks {', '.join(missing)}; {op.name} takes {', '.join(wanted)}")
     inputs: dict[str, Any] = dict.fromkeys(wanted)
     inputs |= {name: tensor.to(device) for name, tensor in tensors.items()}
+    known = [s.name for s in op.scalars]
+    if unknown := sorted(set(scalars) - set(known)):
+        raise UsageError(
+            f"--set {unknown[0]}: with --inputs it gives a scalar of {op.name}, which takes "
+            f"{', '.join(known) or 'none'}"
+        )
     for scalar in op.scalars:
         inputs[scalar.name] = _scalar(scalar, {**metadata, **scalars}, file)
     return inputs, file_sha256(file)
@@ -51,11 +58,18 @@ def _scalar(scalar: Scalar, given: Mapping[str, str], file: Path) -> Any:
             )
         return scalar.default
     text = given[scalar.name]
-    kinds = {"float": float, "int": int, "dtype": str}
+    kinds: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "dtype": _element_type}
     try:
         return kinds[scalar.type](text)
     except ValueError:
         raise UsageError(f"{scalar.name} must be a {scalar.type}, found {text!r}") from None
+
+
+def _element_type(text: str) -> str:
+    name = dtype_argument(text)
+    if name is None:
+        raise ValueError(text)
+    return name
 
 
 def save_tensors(file: Path, tensors: Mapping[str, torch.Tensor], note: Mapping[str, str]) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from sparsekit.model.op import Op, Tensor
-from sparsekit.operators.arguments import Arguments
+from sparsekit.model.op import Op
+from sparsekit.operators.arguments import Arguments, bind
 from sparsekit.operators.operator import Operator
 
 
@@ -58,6 +58,4 @@ def arguments_of(
     op: Op, inputs: Mapping[str, Any], outputs: Mapping[str, torch.Tensor]
 ) -> Arguments:
     """The call's arguments from inputs by name, scalars among them, into the given outputs."""
-    tensors = {t.name: inputs.get(t.name) for t in op.inputs if isinstance(t, Tensor)}
-    scalars = {s.name: inputs.get(s.name, s.default) for s in op.scalars}
-    return Arguments(tensors, scalars, tuple(outputs), outputs)
+    return bind(op, (), {**inputs, **outputs})

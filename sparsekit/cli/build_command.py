@@ -57,7 +57,7 @@ def command(
     for caution in plan.cautions:
         say(caution)
     if dry_run:
-        stored = [session.store.get(job.key) is not None for job in plan.jobs]
+        stored = [session.store.has(job.key) for job in plan.jobs]
         emit(plan_document(plan.jobs, stored, plan.refused), form, output)
         ctx.exit(_refusal_code(plan))
     outcomes = session.built(plan, build=True, force=force)

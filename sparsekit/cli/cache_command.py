@@ -13,8 +13,9 @@ from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
 from sparsekit.settings import load
 from sparsekit.store import maintain
+from sparsekit.store.layout import refuse_unsafe
 from sparsekit.store.local import Store
-from sparsekit.store.open import open_store, refuse_unsafe
+from sparsekit.store.open import open_store
 
 _cache_dir = click.option("--cache-dir", type=FOLDER, help="The artifact store.")
 

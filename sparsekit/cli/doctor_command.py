@@ -76,13 +76,14 @@ def _findings(cache_dir: Path | None) -> Iterator[Finding]:
     )
     for package in _PACKAGES:
         yield _package(package)
-    yield from _gpus(probe_devices())
+    probe = probe_devices()
+    yield from _gpus(probe)
     try:
         settings = load(cache_dir=cache_dir)
     except (SparsekitError, ModuleNotFoundError) as error:
         yield Finding("settings", False, str(error), f"{_INSTALL} -e .")
         return
-    yield from _toolchains(settings)
+    yield from _toolchains(settings, probe.driver)
     yield _nvdisasm(settings)
     yield _ncu(settings)
     yield _store(settings)
@@ -111,19 +112,40 @@ def _gpus(probe: Probe) -> Iterator[Finding]:
         yield Finding(f"GPU cuda:{device.index}", True, found)
 
 
-def _toolchains(settings: Settings) -> Iterator[Finding]:
+def _toolchains(settings: Settings, driver: str | None) -> Iterator[Finding]:
     toolchains = Toolchains(settings)
     for lang in ("cuda", "triton"):
         try:
             for toolchain in toolchains.all(lang):
                 yield _toolchain(toolchain)
-            toolchains.default(lang)
+            used = toolchains.default(lang)
+            if lang == "cuda" and driver:
+                yield from _too_new(used, driver)
+            if used.altered:
+                yield Finding(
+                    f"files of {used.id}", False, ", ".join(map(str, used.altered)),
+                    "they are not what was installed; install the package anew",
+                )  # fmt: skip
         except SparsekitError as error:
             yield Finding(f"compiler for {lang}", False, str(error), f"{_INSTALL} -e .")
     if settings.interpret:
         yield Finding(
             "TRITON_INTERPRET", False, "is set", "it is not passed on to the compiler; unset it"
         )
+
+
+def _too_new(nvrtc: Toolchain, driver: str) -> Iterator[Finding]:
+    """NVRTC's version is that of its CUDA; a driver takes no PTX, and across a major version no
+    cubin, that is newer than the CUDA it supports. Source: CUDA Compatibility, NVIDIA."""
+    compiler, supported = (tuple(map(int, v.split(".")[:2])) for v in (nvrtc.version, driver))
+    if compiler <= supported:
+        return
+    refused = "cubins and PTX" if compiler[0] > supported[0] else "PTX"
+    cuda = ".".join(map(str, compiler))
+    yield Finding(
+        f"driver for {nvrtc.id}", False, f"it supports CUDA {driver} and will refuse {refused}",
+        f"install a driver for CUDA {cuda} or newer, or nvidia-cuda-nvrtc=={driver}.*",
+    )  # fmt: skip
 
 
 def _toolchain(toolchain: Toolchain) -> Finding:
@@ -159,8 +181,8 @@ def _ncu(settings: Settings) -> Finding:
 
 
 def _store(settings: Settings) -> Finding:
+    from sparsekit.store.layout import refuse_unsafe
     from sparsekit.store.maintain import damaged, entries
-    from sparsekit.store.open import refuse_unsafe
 
     root = settings.cache_dir
     if not root.is_dir():

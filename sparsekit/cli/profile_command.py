@@ -16,7 +16,7 @@ from sparsekit.cli.emit import emit
 from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
 from sparsekit.cli.selection import case_of
 from sparsekit.cli.session import open_session
-from sparsekit.errors import ArgumentError, UsageError
+from sparsekit.errors import NoKernelError, UsageError
 from sparsekit.files import replace_file
 from sparsekit.report.plots import Point, roofline, standalone
 from sparsekit.report.profile import profile_document
@@ -94,7 +94,7 @@ def command(
             result = profile.without_counters(
                 contender, workload, timer, gpu.name, session.store.get
             )
-        except ArgumentError as error:
+        except NoKernelError as error:
             say(f"{contender.label} does not take the call: {str(error).splitlines()[-1]}")
             continue
         if path is not None:

@@ -38,7 +38,7 @@ def case_of(op: Op, name: str, settings: Mapping[str, str]) -> Case:
 
 def only(choice: Choice, variant: str) -> Choice:
     """The choice narrowed to one variant: that one runs, or the call is refused."""
-    return replace(choice, variants=(variant,), by_op=False, variant_named=True)
+    return replace(choice, variants=(variant,), by_op=False)
 
 
 def operator_of(session: Session, choices: Sequence[Choice], *, build: bool) -> Operator:

@@ -83,6 +83,10 @@ def command(
         raise UsageError("--against and --toolchains go with --bitwise")
     if against and toolchains:
         raise UsageError("--against and --toolchains name two bases; give one")
+    if inputs_file and (bitwise or pattern or tags):
+        raise UsageError("--inputs are checked against float64: no --bitwise, --case or --tag")
+    if settings and not inputs_file:
+        raise UsageError("--set goes with --inputs: it gives the scalars of your call")
     golden = read_golden(golden_file) if golden_file else None
     session = open_session(cache_dir, kernel_dirs)
     choices = session.catalog.resolve(references)
@@ -107,7 +111,7 @@ def command(
     emit(verify_document(results, environment(gpu), digest), form, output)
     if lost is not None:
         raise lost
-    ctx.exit(_exit_code(results))
+    ctx.exit(_exit_code(results, named=bool(references)))
 
 
 def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], ContextLostError | None]:
@@ -121,12 +125,15 @@ def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], Conte
     return results, None
 
 
-def _exit_code(results: Sequence[VerifyResult]) -> int:
+def _exit_code(results: Sequence[VerifyResult], *, named: bool) -> int:
+    """A failure is 1; nothing that ran, of all or of a kernel that was asked for by name, is 2."""
     if any(r.ok is False for r in results):
         return 1
-    if any(r.ok for r in results):
+    ran = {r.kernel for r in results if r.ok}
+    idle = sorted({r.kernel for r in results} - ran)
+    if ran and not (named and idle):
         return 0
-    say("nothing ran")
+    say(f"nothing of {', '.join(idle)} ran; see the reasons" if idle else "nothing ran")
     return UsageError.exit_code
 
 

@@ -12,7 +12,14 @@ import torch
 from sparsekit.check.campaign import load_reference
 from sparsekit.check.compare import sha256_of
 from sparsekit.check.verify import Unrunnable, Workload, make_workload
-from sparsekit.errors import ArgumentError, CompileError, ContextLostError, GpuError
+from sparsekit.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompileError,
+    ContextLostError,
+    GpuError,
+    NoKernelError,
+)
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import Contender
 from sparsekit.measure.engine import Clock, Watch, cautions, take_samples
@@ -125,12 +132,12 @@ def _enter(
     for contender in contenders:
         try:
             timing, outputs = _computed(workload, contender)
-        except ArgumentError as error:
+        except NoKernelError as error:
             told.append(f"{contender.label} does not take the call: {str(error).splitlines()[-1]}")
             continue
         except ContextLostError:
             raise
-        except (GpuError, CompileError) as error:
+        except (ArgumentError, ArgumentTypeError, GpuError, CompileError) as error:
             failed.append(Timing(contender.label, contender.label, "", problem=str(error)))
             continue
         if timing.problem:

@@ -25,7 +25,7 @@ class Contender(Protocol):
     """Something that computes an op on a GPU.
 
     compute() fills the outputs once and tells what ran. caller() gives what is timed: calls of it
-    do the whole work on the current stream. Both may raise ArgumentError for a call that it does
+    do the whole work on the current stream. Both may raise NoKernelError for a call that it does
     not take, GpuError for a launch that failed.
     """
 

@@ -43,7 +43,7 @@ def without_counters(
 ) -> ProfileResult:  # fmt: skip
     """What events and the code alone tell of a contender.
 
-    artifact_of(key): the artifact of what ran. Raises ArgumentError or GpuError as the call does.
+    artifact_of(key): the artifact of what ran. Raises NoKernelError or GpuError as the call does.
     """
     outputs = {n: g.view for n, g in workload.outputs().items()}
     ran = contender.compute(workload.inputs, outputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from sparsekit.errors import UsageError
 
@@ -17,7 +18,6 @@ Capability = tuple[int, int]
 ALL_CAPABILITIES: tuple[Capability, ...] = (
     (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1),
 )  # fmt: skip
-OTHER_CAPABILITIES: tuple[Capability, ...] = ((8, 7), (8, 8), (10, 7))
 TEGRA_CAPABILITIES = frozenset({(8, 7), (8, 8), (11, 0)})
 # A cubin for a family ("f") runs on the members of its own family with an equal or higher minor.
 FAMILIES: tuple[frozenset[Capability], ...] = (
@@ -105,6 +105,7 @@ def parse_capability(text: str) -> Capability:
 _NAMED = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)([a-z]?)", re.IGNORECASE)
 
 
+@cache
 def parse_arch(text: str) -> Arch:
     """An exact target from `sm_90a`, `sm90a`, `90a` or `9.0a`; raises UsageError by name."""
     match = _NAMED.fullmatch(text)
@@ -148,8 +149,6 @@ def parse_archs(
         if plus and tail.upper() != "PTX":
             raise UsageError(f"unknown arch {item!r}: only +PTX may follow a target")
         requests.extend(_expand(name, bool(plus), native))
-    if not requests:
-        raise UsageError(f"expected an arch, native or all, found {text!r}")
     return tuple(dict.fromkeys(requests))
 
 

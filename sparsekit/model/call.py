@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparsekit.model.arch import Capability
@@ -26,12 +26,14 @@ class Device:
 class Call:
     """What is known of one call, taken from tensors or written by hand in a test.
 
-    dims: sizes by name. dtypes, strides (in elements), alignments (the largest power of two, up to
-    256, that divides the address in bytes): by tensor, present tensors only. scalars: by name.
+    dims, scalars: by name. dtypes, shapes, strides (in elements; packed for a dim of one element)
+    and alignments (the largest power of two, up to 256, that divides the address in bytes): by
+    tensor, of those that are there.
     """
 
     dims: Mapping[str, int]
     dtypes: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     alignments: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, ScalarValue] = field(default_factory=dict)
@@ -54,7 +56,8 @@ class Call:
         return value if isinstance(value, int) else None
 
     def number(self, source: str) -> int | float | None:
-        """The value of an argument source: a dim, a scalar, or `tensor.stride(i)`; None if none."""
+        """The value of an argument source: a dim, a scalar, or `tensor.stride(i)`, which is 0 of a
+        tensor that was not given; None where there is none."""
         tensor, dot, rest = source.partition(".stride(")
         if dot:
             return self.strides[tensor][int(rest.rstrip(")"))] if tensor in self.strides else 0
@@ -62,3 +65,11 @@ class Call:
             return self.dims[source]
         value = self.scalars.get(source)
         return value if isinstance(value, int | float) else None
+
+
+def packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides in elements of a tensor without gaps, the last dim the fastest."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return tuple(strides)

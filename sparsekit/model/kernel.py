@@ -104,6 +104,8 @@ class Variant:
 
     def at(self, capability: Capability, instance: Instance) -> Variant:
         """The variant as it is compiled for an arch of that capability and that instance."""
+        if not self.overrides:
+            return self
         changed = dict(self.constants)
         for override in self.overrides:
             if override.holds(capability, instance):
@@ -236,7 +238,7 @@ class Kernel:
 def passed_args(entry: Entry, instance: Instance) -> tuple[Arg, ...]:
     """The arguments that the instance passes, element types filled in."""
     return tuple(
-        replace(a, type=a.type.format_map(instance.dtypes))
+        replace(a, type=a.type.format_map(instance.dtypes)) if "{" in a.type else a
         for a in entry.args
         if not a.only_if or instance.constants.get(a.only_if)
     )

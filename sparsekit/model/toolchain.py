@@ -22,8 +22,10 @@ class Toolchain:
 
     id: `nvrtc-13.0.88`, `triton-3.8.0`. site: the folder that holds its packages. fingerprint:
     sha256 over the digests of all its files. tools: files by role (`library`, `include`, `ptxas`,
-    `ptxas-blackwell`); overrides: the environment that makes it use others than its own. compiles:
-    whether it is here; else only artifacts that it made elsewhere are.
+    `ptxas-blackwell`); overrides: the environment that makes it use others than its own. recorded:
+    the files that decide the bytes, with the sha256 that they were installed with; altered: those
+    that were looked at and are no longer so, which counts in the fingerprint. compiles: whether it
+    is here; else only artifacts that it made elsewhere are.
     """
 
     lang: Lang
@@ -32,6 +34,8 @@ class Toolchain:
     fingerprint: str
     tools: dict[str, Path] = field(default_factory=dict)
     overrides: dict[str, str] = field(default_factory=dict)
+    recorded: tuple[tuple[Path, str], ...] = field(default=(), repr=False)
+    altered: tuple[Path, ...] = ()
     compiles: bool = True
 
     @property
@@ -52,6 +56,11 @@ class Toolchain:
     def caution(self, arch: Arch) -> str | None:
         """What is known against the toolchain for that target."""
         release = version_tuple(self.version)
+        if self.altered:
+            return (
+                f"{self.id} is not as it was installed: {', '.join(map(str, self.altered))}; what "
+                "it compiles has keys of its own. To have the release again, install it anew"
+            )
         if self.lang == "cuda" and (13, 0) <= release < (13, 1) and arch.major >= 10:
             return (
                 f"{self.id} is known to miscompile some loops for sm_100 and later; every PTX is "

@@ -8,16 +8,24 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparsekit.errors import SpecError, UsageError
-from sparsekit.model.kernel import ELEMENT_BYTES, Kernel, passed_args
+from sparsekit.model.kernel import ELEMENT_BYTES, Kernel, Variant, passed_args
 from sparsekit.model.op import TAGS, Op
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STRIDE = re.compile(r"(?P<tensor>\w+)\.stride\((?P<axis>\d+)\)")
+_TRITON_SETTINGS = ("num_warps", "num_stages")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.\-]*")
 
 
 def validate_kernel(kernel: Kernel) -> None:
     """Raise SpecError naming the first thing in the spec that does not hold together."""
     for problem in _kernel_problems(kernel):
+        raise SpecError(f"{kernel.folder / 'spec.py'}: {problem}")
+
+
+def validate_against_op(kernel: Kernel, op: Op) -> None:
+    """Raise SpecError naming the first thing in the spec that is not the op's."""
+    for problem in _stranger_problems(kernel, op):
         raise SpecError(f"{kernel.folder / 'spec.py'}: {problem}")
 
 
@@ -69,9 +77,25 @@ def _variant_problems(kernel: Kernel) -> Iterable[str]:
         for name in variant.constants:
             if not _IDENTIFIER.fullmatch(name):
                 yield f"variant {variant.name!r}: constant {name!r} is no identifier"
-        clash = set(variant.constants) & {c for i in kernel.instances for c in i.constants}
+        own = {name.upper() for name in variant.constants}  # as macros they are upper case
+        if len(own) != len(variant.constants):
+            yield f"variant {variant.name!r}: two constants differ in case only"
+        clash = own & {c.upper() for i in kernel.instances for c in i.constants}
         for name in sorted(clash):
             yield f"constant {name!r} is set by variant {variant.name!r} and by an instance"
+        yield from _override_problems(kernel, variant)
+
+
+def _override_problems(kernel: Kernel, variant: Variant) -> Iterable[str]:
+    settable = {*variant.constants, *_TRITON_SETTINGS}
+    known = {name for instance in kernel.instances for name in instance.constants}
+    for override in variant.overrides:
+        for name in override.constants:
+            if name not in settable:
+                yield f"variant {variant.name!r}: an override sets {name!r}, which it does not have"
+        for name in override.instance:
+            if name not in known:
+                yield f"variant {variant.name!r}: an override is for {name!r}, of no instance"
 
 
 def _argument_problems(kernel: Kernel) -> Iterable[str]:
@@ -98,6 +122,25 @@ def _argument_problems(kernel: Kernel) -> Iterable[str]:
         for promise in instance.assume:
             if promise.arg not in everywhere:
                 yield f"instance {instance.name!r} promises something of unknown {promise.arg!r}"
+
+
+def _stranger_problems(kernel: Kernel, op: Op) -> Iterable[str]:
+    """Tensors, strides and facts that the op does not have."""
+    tensors = {t.name: t for t in op.tensors}
+    for entry in kernel.entries:
+        for arg in entry.args:
+            match = _STRIDE.fullmatch(arg.bound_to)
+            if match and match["tensor"] not in tensors:
+                yield f"{entry.name}: {arg.name}: {op.name} has no tensor {match['tensor']!r}"
+            elif match and int(match["axis"]) >= len(tensors[match["tensor"]].shape):
+                yield f"{entry.name}: {arg.name}: {op.name} has no {arg.bound_to}"
+    dims = {size for t in op.tensors for size in t.shape if isinstance(size, str)}
+    facts = dims | {s.name for s in op.scalars} | {f"has_{name}" for name in tensors}
+    for instance in kernel.instances:
+        for name in sorted(set(instance.dtypes) - set(tensors)):
+            yield f"instance {instance.name!r}: {op.name} has no tensor {name!r}"
+        for name in sorted(set(instance.constants) - facts):
+            yield f"instance {instance.name!r}: {op.name} has no dim, scalar or has_X {name!r}"
 
 
 def _op_problems(op: Op) -> Iterable[str]:

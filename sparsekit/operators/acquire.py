@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from sparsekit.aot.execute import execute
 from sparsekit.aot.plan import Planner
 from sparsekit.discover import Choice
-from sparsekit.errors import ArgumentError, MissingArtifactError
+from sparsekit.errors import MissingArtifactError, NoKernelError
 from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.model.call import Call
 from sparsekit.model.kernel import Kernel
@@ -24,7 +25,6 @@ class Prepared:
     candidate: Candidate
     artifact: Artifact
     entries: Mapping[str, Loaded]
-    from_ptx: bool = False
 
 
 class Acquirer:
@@ -38,6 +38,7 @@ class Acquirer:
         self._planner, self._store = planner, store
         self._build, self._note = build, note
         self._artifacts: dict[str, Artifact] = {}
+        self._jobs: dict[tuple[str, str, str, str, bool], CompileJob] = {}
 
     def decisions(self, call: Call) -> Iterable[Decision]:
         """Every decision in order, up to the one that is taken."""
@@ -48,11 +49,11 @@ class Acquirer:
                 return
 
     def prepare(self, call: Call, loader: Loader) -> Prepared:
-        """The kernel for the call, loaded. Raises ArgumentError with all reasons when none fits."""
+        """The kernel for the call, loaded. Raises NoKernelError with all reasons when none fits."""
         decisions = list(self.decisions(call))
         last = decisions[-1] if decisions else None
         if last is None or not last.taken or last.candidate is None:
-            return self._from_ptx(call, loader) or _raise_nothing_fits(decisions)
+            return self._from_ptx(call, loader) or _nothing_fits(decisions)
         artifact = self._artifact(self._job(last.candidate))
         return _loaded(last.candidate, artifact, call, loader, ptx=False)
 
@@ -64,10 +65,15 @@ class Acquirer:
         return replace(decision, taken=False, reason=lacking) if lacking else decision
 
     def _job(self, candidate: Candidate, *, ptx: bool = False) -> CompileJob:
-        choice = next(c for c in self.choices if c.kernel is candidate.kernel)
-        return self._planner.job(
-            choice, candidate.variant.name, candidate.instance, candidate.arch, ptx=ptx
-        )
+        """The job that compiles the candidate; a key costs a look at every source, so once."""
+        kernel, variant, instance = candidate.kernel, candidate.variant.name, candidate.instance
+        known = (kernel.qualified_name, variant, instance.name, str(candidate.arch), ptx)
+        if known not in self._jobs:
+            choice = next(c for c in self.choices if c.kernel is kernel)
+            self._jobs[known] = self._planner.job(
+                choice, variant, instance, candidate.arch, ptx=ptx
+            )
+        return self._jobs[known]
 
     def _artifact(self, job: CompileJob) -> Artifact:
         if job.key not in self._artifacts:
@@ -119,9 +125,9 @@ def _loaded(
     assert call.device is not None
     names = dict.fromkeys(launch.entry for launch in candidate.launches)
     entries = {n: loader.entry(artifact, n, call.device.index, ptx=ptx) for n in names}
-    return Prepared(candidate, artifact, entries, ptx)
+    return Prepared(candidate, artifact, entries)
 
 
-def _raise_nothing_fits(decisions: Sequence[Decision]) -> Prepared:
+def _nothing_fits(decisions: Sequence[Decision]) -> NoReturn:
     reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in decisions)
-    raise ArgumentError(f"no kernel takes this call\n{reasons}")
+    raise NoKernelError(f"no kernel takes this call\n{reasons}")

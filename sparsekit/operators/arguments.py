@@ -46,7 +46,7 @@ def bind(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
             wanted |= {optional[name]} if value else set()
         elif name in out_names:
             if value is not None:
-                given[name] = value
+                given[name] = _tensor(op, name, value)
                 wanted.add(name)
         else:
             takes = ", ".join([*names, *optional, *out_names])
@@ -62,10 +62,12 @@ def _input(op: Op, tensor: Tensor, values: Mapping[str, Any]) -> Any:
         if tensor.optional:
             return None
         raise ArgumentTypeError(f"{op.name}: argument {tensor.name!r} is missing")
+    return _tensor(op, tensor.name, value)
+
+
+def _tensor(op: Op, name: str, value: Any) -> Any:
     if not torch_tensors.is_tensor(value):
-        raise ArgumentTypeError(
-            f"{op.name}: {tensor.name} must be a tensor, found {type(value).__name__}"
-        )
+        raise ArgumentTypeError(f"{op.name}: {name} must be a tensor, found {type(value).__name__}")
     return value
 
 
@@ -176,5 +178,3 @@ def _check_strides(op: Op, tensor: Tensor, value: Any) -> None:
             f"{op.name}: {tensor.name} must lie at a multiple of {tensor.divisible_by} bytes, "
             f"found address {address:#x}"
         )
-    if any(stride < 0 for stride in strides):
-        raise ArgumentError(f"{op.name}: {tensor.name} has negative strides {list(strides)}")

@@ -10,7 +10,6 @@ from sparsekit.aot.plan import Planner
 from sparsekit.discover import Choice
 from sparsekit.errors import ArgumentError, GpuError
 from sparsekit.model.call import Device
-from sparsekit.model.kernel import Kernel
 from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, bind
@@ -39,8 +38,6 @@ class Operator:
     ) -> None:  # fmt: skip
         self.op = op
         self._acquirer = Acquirer(choices, planner, store, build=build, note=note)
-        checked = [t.divisible_by for t in op.tensors]
-        self._largest_assumed = max(checked + [_largest_assumed(c.kernel) for c in choices])
         self._loader: Loader | None = None
         self._devices: dict[int, Device] = {}
         self._call_plans: dict[tuple[Any, ...], CallPlan] = {}
@@ -100,20 +97,17 @@ class Operator:
                     f"{self.op.name} is being captured into a CUDA graph and was not loaded for "
                     "such a call before; call prepare() with the same arguments first"
                 )
-            found = plan_launch(plan.call, self._acquirer, self.loader)
+            found = plan_launch(self.op, plan.call, self._acquirer, self.loader)
             _keep(self._launch_plans, key, found)
         return found
 
     def _key(self, arguments: Arguments, device: Any) -> tuple[Any, ...]:
-        """All of a call that checks and choices may look at, as a dictionary key.
-
-        An address counts up to the largest multiple that a check or a kernel assumes of one.
-        """
+        """All of a call that checks and choices may look at, as a dictionary key."""
         tensors = (*arguments.inputs.values(), *arguments.given.values())
         return (
             device.index, arguments.outputs, tuple(arguments.given),
             tuple(arguments.scalars.values()),
-            *(torch_tensors.signature(t, self._largest_assumed) for t in tensors),
+            *(torch_tensors.signature(t) for t in tensors),
         )  # fmt: skip
 
     def _device(self, index: int) -> Device:
@@ -133,18 +127,6 @@ def _keep(plans: dict[tuple[Any, ...], Plan], key: tuple[Any, ...], plan: Plan) 
     if len(plans) >= _KEPT_CALLS:
         plans.pop(next(iter(plans)), None)
     plans[key] = plan
-
-
-def _largest_assumed(kernel: Kernel) -> int:
-    """The largest multiple of bytes that an instance of the kernel assumes of an address."""
-    promises = [
-        (entry, promise)
-        for entry in kernel.entries
-        for instance in kernel.instances
-        for promise in kernel.promises(entry, instance)
-    ]
-    pointers = {(e.name, a.name) for e in kernel.entries for a in e.args if a.is_pointer}
-    return max((p.divisible_by for e, p in promises if (e.name, p.arg) in pointers), default=1)
 
 
 def _device(op: Op, arguments: Arguments) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparsekit.model.call import Call, Device
+from sparsekit.errors import SpecError
+from sparsekit.model.call import Call, Device, packed_strides
 from sparsekit.model.kernel import passed_args
 from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
@@ -68,14 +69,18 @@ def plan_call(op: Op, arguments: Arguments, device: Device) -> CallPlan:
     known = replace(
         call,
         dtypes={**call.dtypes, **{b.name: b.dtype for b in made}},
-        strides={**call.strides, **{b.name: _contiguous(b.shape) for b in made}},
+        shapes={**call.shapes, **{b.name: b.shape for b in made}},
+        strides={**call.strides, **{b.name: packed_strides(b.shape) for b in made}},
         alignments={**call.alignments, **{b.name: torch_tensors.ALLOCATED for b in made}},
     )
     return CallPlan(known, made, empty=0 in shape_of(outputs[0], call.dims))
 
 
-def plan_launch(call: Call, acquirer: Acquirer, loader: Loader) -> LaunchPlan:
-    """Choose, build and load the call's kernel, and pack what does not change between calls."""
+def plan_launch(op: Op, call: Call, acquirer: Acquirer, loader: Loader) -> LaunchPlan:
+    """Choose, build and load the call's kernel, and pack what does not change between calls.
+
+    Raises ArgumentError when no kernel takes the call, SpecError when the one that does is wrong.
+    """
     prepared = acquirer.prepare(call, loader)
     candidate = prepared.candidate
     scratch = {
@@ -83,23 +88,21 @@ def plan_launch(call: Call, acquirer: Acquirer, loader: Loader) -> LaunchPlan:
         for step in candidate.launches
         for s in step.scratch
     }
-    launches = []
+    buffers, launches = {t.name for t in op.tensors} | set(scratch), []
     for step in candidate.launches:
         args = passed_args(candidate.kernel.entry(step.entry), candidate.instance)
         numbers = {a.name: argument_number(a, step, call) for a in args if not a.is_pointer}
         pointers = {a.name: a.bound_to for a in args if a.is_pointer}
+        for name in sorted(set(pointers.values()) - buffers):
+            raise SpecError(
+                f"{candidate.kernel.folder / 'spec.py'}: {step.entry} takes a pointer to {name!r}, "
+                f"which is no tensor of {op.name} and no scratch of the launch"
+            )
         loaded = prepared.entries[step.entry]
         launches.append(BoundLaunch(loader.driver, loaded, step.grid, numbers, pointers))
         if scratch_bytes := loaded.record.global_scratch_bytes * _product(step.grid):
             scratch["global_scratch"] = Buffer("global_scratch", (scratch_bytes,), "u8")
     return LaunchPlan(prepared, tuple(scratch.values()), tuple(launches))
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-    return tuple(strides)
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -25,8 +25,8 @@ def attend(
     q: [tokens, heads, d]. gather(tokens): [tokens, columns, d] float64 with zeros in invalid
     columns. valid: [tokens, columns]. sink: [heads] or None. Returns float64 `out` [tokens, heads,
     d_v], `max_logits` and `lse` [tokens, heads] (natural, without the sink), and what the error
-    bounds need: `score_terms` (max over valid columns of sum |q k|), `spread` (sum of p |v|),
-    `valid_count` [tokens].
+    bounds need: `score_terms` (max of sum |q k| over valid columns whose score is finite), `spread`
+    (sum of p |v|), `valid_count` [tokens].
     """
     tokens, heads, dim = q.shape
     columns = valid.shape[1]
@@ -65,13 +65,13 @@ def _attend_chunk(
     if sink is not None:
         kept = 1.0 / (1.0 + torch.exp(sink.double() - lse))[..., None]
         out, spread = out * kept, spread * kept
-    finite = torch.where(mask, torch.isfinite(live), True).all(-1)
-    out = torch.where(finite[..., None], out, torch.nan)
+    finite = mask & torch.isfinite(live)
+    out = torch.where((finite == mask).all(-1)[..., None], out, torch.nan)
     return {
         "out": torch.where(some[..., None], out, 0.0),
         "max_logits": largest,
         "lse": lse,
-        "score_terms": torch.where(mask, terms, 0.0).amax(-1),
+        "score_terms": torch.where(finite, terms, 0.0).amax(-1),
         "spread": torch.where(some[..., None], spread, 0.0),
         "valid_count": count.double(),
     }

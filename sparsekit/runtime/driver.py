@@ -6,7 +6,9 @@ Source: CUDA Driver API reference, library, execution-control and device managem
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +16,12 @@ from typing import Any
 from sparsekit.errors import GpuError
 from sparsekit.model.call import Device
 
-DEFAULT_SHARED_BYTES = 48 * 1024  # above it a kernel must be told that it may
+DEFAULT_SHARED_BYTES = 48 * 1024  # static and dynamic; above it a kernel must be told that it may
 _PTX_VERSION = re.compile(r"^\s*\.version\s+(\S+)", re.MULTILINE)
+# Libraries by the sha256 of their image; they belong to no context. None is ever unloaded, since a
+# CUDA graph, which outlives the operator that it was captured from, would be left without its code.
+_LIBRARIES: dict[bytes, Any] = {}
+_LIBRARIES_LOCK = threading.Lock()
 _ADVICE = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the cubin is for another arch; sparsekit build --arch native",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; "
@@ -84,16 +90,24 @@ class Driver:
 
     def load(self, image: bytes, entry: str, what: str) -> KernelHandle:
         """Load a cubin (or PTX) and look up one entry. what: names the image in an error."""
-        try:
-            library = self._check(
-                self._cu.cuLibraryLoadData(image, [], [], 0, [], [], 0), f"loading {what}"
-            )
-        except GpuError as error:
-            raise GpuError(f"{error}{self._ptx_note(image)}") from error
+        library = self._library(image, what)
         kernel = self._check(
             self._cu.cuLibraryGetKernel(library, entry.encode()), f"looking up {entry} in {what}"
         )
         return KernelHandle(kernel, library, self._params(kernel))
+
+    def _library(self, image: bytes, what: str) -> Any:
+        """The image as a library: one for all entries, devices and operators of the process."""
+        digest = hashlib.sha256(image).digest()
+        with _LIBRARIES_LOCK:
+            if digest not in _LIBRARIES:
+                try:
+                    _LIBRARIES[digest] = self._check(
+                        self._cu.cuLibraryLoadData(image, [], [], 0, [], [], 0), f"loading {what}"
+                    )
+                except GpuError as error:
+                    raise GpuError(f"{error}{self._ptx_note(image)}") from error
+            return _LIBRARIES[digest]
 
     def _ptx_note(self, image: bytes) -> str:
         told = _PTX_VERSION.search(image[:4096].decode(errors="replace"))
@@ -103,14 +117,16 @@ class Driver:
         found: list[tuple[int, int]] = []
         while True:
             result, *info = self._cu.cuKernelGetParamInfo(kernel, len(found))
-            if result != self._cu.CUresult.CUDA_SUCCESS:
+            if result == self._cu.CUresult.CUDA_ERROR_INVALID_VALUE:  # there is no such parameter
                 return tuple(found)
+            self._check((result, *info), f"asking for parameter {len(found)}")
             found.append((int(info[0]), int(info[1])))
 
     def allow_shared(self, kernel: KernelHandle, dynamic_bytes: int, device: int) -> None:
-        """Let the kernel have that much dynamic shared memory on the device; above 48 KiB only."""
-        if dynamic_bytes <= DEFAULT_SHARED_BYTES:
-            return
+        """Let the kernel have that much dynamic shared memory on the device.
+
+        Needed where that and its static shared memory are more than DEFAULT_SHARED_BYTES.
+        """
         attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = self._check(self._cu.cuDeviceGet(device), f"cuDeviceGet({device})")
         self._check(

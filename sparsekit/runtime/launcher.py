@@ -8,6 +8,7 @@ truncated.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,9 @@ _INTEGERS: dict[str, tuple[Any, int, int]] = {
     "u32": (ctypes.c_uint32, 0, 2**32 - 1), "i64": (ctypes.c_int64, -(2**63), 2**63 - 1),
     "u64": (ctypes.c_uint64, 0, 2**64 - 1),
 }  # fmt: skip
-_FLOATS: dict[str, Any] = {"fp32": ctypes.c_float, "fp64": ctypes.c_double}
+_FLOATS: dict[str, tuple[Any, str]] = {
+    "fp32": (ctypes.c_float, "<f"), "fp64": (ctypes.c_double, "<d"),
+}  # fmt: skip
 MAX_GRID = (2**31 - 1, 65535, 65535)
 _KEPT_STREAMS = 64
 
@@ -110,7 +113,7 @@ def _cell(entry: str, param: Param, values: Mapping[str, int | float]) -> Any:
         raise ArgumentTypeError(f"{entry} takes {param.name} ({param.type}), and it was not given")
     value = values[param.name]
     if param.type in _FLOATS:
-        return _FLOATS[param.type](value)
+        return _float_cell(entry, param, value)
     if param.type not in _INTEGERS:
         raise ArgumentTypeError(f"{entry}: parameters of type {param.type} cannot be passed yet")
     if not isinstance(value, int):
@@ -121,4 +124,19 @@ def _cell(entry: str, param: Param, values: Mapping[str, int | float]) -> Any:
             f"{entry}: {param.name} = {value} does not fit its type {param.type} "
             f"([{low}, {high}]); nothing was launched"
         )
+    return kind(value)
+
+
+def _float_cell(entry: str, param: Param, value: Any) -> Any:
+    """inf and NaN pass when they are given; a finite number must stay one."""
+    if not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{entry}: {param.name} is {param.type}, found {value!r}")
+    kind, layout = _FLOATS[param.type]
+    try:
+        struct.pack(layout, float(value))
+    except OverflowError:
+        raise ArgumentError(
+            f"{entry}: {param.name} = {value!r} does not fit its type {param.type}; nothing was "
+            "launched"
+        ) from None
     return kind(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparsekit.errors import GpuError
 from sparsekit.model.artifact import Artifact, EntryRecord
-from sparsekit.runtime.driver import Driver, KernelHandle
+from sparsekit.runtime.driver import DEFAULT_SHARED_BYTES, Driver, KernelHandle
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Loader:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self._loaded: dict[tuple[str, str, int], Loaded] = {}
+        self._loaded: dict[tuple[str, str, int, bool], Loaded] = {}
 
     def entry(self, artifact: Artifact, name: str, device: int, *, ptx: bool = False) -> Loaded:
         """The entry, loaded. ptx: from its PTX, which the driver compiles. Raises GpuError."""
-        key = (artifact.manifest.key, name, device)
+        key = (artifact.manifest.key, name, device, ptx)
         if key not in self._loaded:
             self._loaded[key] = self._load(artifact, name, device, ptx)
         return self._loaded[key]
@@ -43,5 +43,6 @@ class Loader:
                 f"{name} of {what}: the driver reports parameters (offset, size) {handle.params}, "
                 f"and the manifest {expected}; build it again with --force"
             )
-        self.driver.allow_shared(handle, record.dynamic_shared_bytes, device)
+        if record.shared_bytes > DEFAULT_SHARED_BYTES:
+            self.driver.allow_shared(handle, record.dynamic_shared_bytes, device)
         return Loaded(record, handle)

@@ -14,6 +14,7 @@ from pathlib import Path
 from sparsekit.model.call import Device
 
 _LIMIT_S = 30.0
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,26 @@ def probe_devices(limit_s: float = _LIMIT_S) -> Probe:
     root = str(Path(__file__).resolve().parents[2])
     try:
         done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, timeout=limit_s, check=False
-        )
+            command, cwd=root, capture_output=True, text=True, errors="replace", timeout=limit_s,
+            check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Probe((), problem=f"the driver did not answer within {limit_s:.0f} s")
+    except OSError as error:
+        return Probe((), problem=f"asking the driver failed: {error}")
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Probe((), problem=f"asking the driver failed: {last}")
-    told = json.loads(done.stdout)
-    devices = tuple(
-        Device(**{**d, "compute_capability": tuple(d["compute_capability"])})
-        for d in told["devices"]
-    )
-    return Probe(devices, told["driver"], told["problem"])
+    try:
+        told = json.loads(done.stdout.splitlines()[-1])  # a driver may print before it
+        devices = tuple(
+            Device(**{**d, "compute_capability": tuple(d["compute_capability"])})
+            for d in told["devices"]
+        )
+        return Probe(devices, told["driver"], told["problem"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        told_text = done.stdout.strip()[-_SHOWN_CHARS:]
+        return Probe((), problem=f"asking the driver gave no answer that reads: {told_text!r}")
 
 
 def main() -> None:

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 
 from sparsekit.errors import SpecError
 from sparsekit.model.arch import Arch, format_capability
-from sparsekit.model.call import Call
-from sparsekit.model.kernel import Arg, Instance, Kernel, Launch, Promise, Variant, passed_args
+from sparsekit.model.call import Call, packed_strides
+from sparsekit.model.kernel import (
+    Arg,
+    Entry,
+    Instance,
+    Kernel,
+    Launch,
+    Promise,
+    Variant,
+    passed_args,
+)
 
 
 @dataclass(frozen=True)
@@ -67,24 +76,51 @@ def _decide_variant(
                 yield Decision(f"{kernel.name}:{name}", False, reason)
             told.add((name, reason))
             continue
+        if reason := _other_instance(instance, call):
+            yield Decision(f"{kernel.name}:{name} [{instance.name}] {arch}", False, reason)
+            continue
         launches = kernel.launches(variant, call)
         candidate = Candidate(kernel, variant, arch, instance, launches)
-        misfitting = misfit(candidate, call)
+        misfitting = _misfit(candidate, call)
         yield Decision(str(candidate), misfitting is None, misfitting or "fits", candidate)
 
 
-def misfit(candidate: Candidate, call: Call) -> str | None:
-    """Why the instance cannot serve the call; None when it can."""
+def _misfit(candidate: Candidate, call: Call) -> str | None:
+    """Why the instance cannot serve the call by its strides and promises; None when it can."""
     instance = candidate.instance
+    for launch in candidate.launches:
+        entry = candidate.kernel.entry(launch.entry)
+        if reason := _fixed_stride(entry, instance, call):
+            return reason
+        if reason := _broken_promise(candidate.kernel, instance, launch, call):
+            return reason
+    return None
+
+
+def _other_instance(instance: Instance, call: Call) -> str | None:
+    """Why the instance is for other element types or sizes than the call's."""
     for tensor, dtype in instance.dtypes.items():
         if call.dtypes.get(tensor) != dtype:
             return f"it is compiled for {tensor} in {dtype}, found {call.dtypes.get(tensor)}"
     for name, value in instance.constants.items():
         if call.fact(name) != value:
             return f"it is compiled for {name} = {value}, found {call.fact(name)}"
-    for launch in candidate.launches:
-        if reason := _broken_promise(candidate.kernel, instance, launch, call):
-            return reason
+    return None
+
+
+def _fixed_stride(entry: Entry, instance: Instance, call: Call) -> str | None:
+    """A stride that an entry is not told can only be the packed one."""
+    args = passed_args(entry, instance)
+    told = {a.bound_to for a in args}
+    for tensor in (a.bound_to for a in args if a.is_pointer and a.bound_to in call.shapes):
+        shape, strides = call.shapes[tensor], call.strides[tensor]
+        for axis, packed in enumerate(packed_strides(shape)):
+            free = shape[axis] == 1 or 0 in shape or f"{tensor}.stride({axis})" in told
+            if not free and strides[axis] != packed:
+                return (
+                    f"it takes {tensor} with stride({axis}) = {packed} only, found "
+                    f"{strides[axis]}; call .contiguous() on it"
+                )
     return None
 
 

@@ -136,19 +136,28 @@ def initialise(index: int) -> None:
     torch.empty(0, device=torch.device("cuda", index))
 
 
-def signature(tensor: torch.Tensor | None, largest: int) -> tuple[Any, ...] | None:
-    """What a check or a choice may see of a tensor, its address up to multiples of `largest`."""
+def signature(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """All that a check or a choice may see of a tensor."""
     if tensor is None:
         return None
-    offset = tensor.data_ptr() & (largest - 1)
-    return (tensor.dtype, tensor.shape, tensor.stride(), offset & -offset)
+    return (tensor.dtype, tensor.shape, tensor.stride(), alignment(tensor.data_ptr()))
 
 
 def facts(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """dtypes, strides and alignments of the tensors that are there, by name."""
+    """dtypes, shapes, strides and alignments of the tensors that are there, by name."""
     present = {name: t for name, t in tensors.items() if t is not None}
     return {
         "dtypes": {name: dtype_name(t.dtype) for name, t in present.items()},
-        "strides": {name: tuple(t.stride()) for name, t in present.items()},
+        "shapes": {name: tuple(t.shape) for name, t in present.items()},
+        "strides": {name: _strides(t) for name, t in present.items()},
         "alignments": {name: alignment(address(t)) for name, t in present.items()},
     }
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """In elements; of a dim of one element, which no stride ever steps over, the packed one."""
+    found, packed = [], 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        found.append(stride if size > 1 else packed)
+        packed = found[-1] * max(size, 1)
+    return tuple(reversed(found))

@@ -8,20 +8,19 @@ Nothing in it is ever imported or unpickled. `sha256sum -c SHA256SUMS` checks an
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
-import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
-from sparsekit.store.staging import aside, discard, key_lock, make_folder, staged_folder
+from sparsekit.store.layout import ENTRIES, STAGING, distrust
+from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
 
-LAYOUT, STAGING = "v1", "staging"
 SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
 
 
@@ -35,9 +34,11 @@ class Store:
     def __init__(self, root: Path, notify: Callable[[str], None]) -> None:
         self.root = root
         self._notify = notify
+        self._told: set[str] = set()  # damage that cannot be removed is said once
+        self._builder: dict[str, int] = {}  # the thread that builds a key here
 
     def folder(self, key: str) -> Path:
-        return self.root / LAYOUT / key[:2] / key
+        return self.root / ENTRIES / key[:2] / key
 
     def has(self, key: str) -> bool:
         """Whether there is an entry of that key; its content is not looked at."""
@@ -45,22 +46,48 @@ class Store:
 
     def get(self, key: str) -> Artifact | None:
         """The artifact, its digests checked; None when absent. A damaged entry is removed."""
+        found = self._look(key)
+        return self._looked_again(key, found) if isinstance(found, str) else found
+
+    def _look(self, key: str) -> Artifact | str | None:
+        """The artifact, what is wrong with it, or None when absent."""
         folder = self.folder(key)
         try:
             return read_artifact(folder)
         except FileNotFoundError as error:
-            if not _exists(folder):
-                return None
-            problem = f"{Path(error.filename).name} is missing"
+            return f"{Path(error.filename).name} is missing" if _exists(folder) else None
         except (Damaged, OSError) as error:
-            problem = str(error)
-        self._remove_damaged(folder, problem)
+            return str(error)
+
+    def _looked_again(self, key: str, problem: str) -> Artifact | None:
+        """The second look at a damaged entry, under its lock: was it being replaced just then?"""
+        found: Artifact | str | None = problem
+        try:
+            with self._locked(key) as mine:
+                if not mine:
+                    return None  # somebody builds it; so will who asks, when that is done
+                found = self._look(key)
+                if isinstance(found, str):
+                    self.remove(key)
+        except OSError:  # read-only
+            pass
+        if not isinstance(found, str):
+            return found
+        text = f"the stored entry {self.folder(key)} is damaged and will be built again: {found}"
+        if text not in self._told:
+            self._notify(text)
+        if _exists(self.folder(key)):
+            self._told.add(text)
         return None
 
-    def _remove_damaged(self, folder: Path, problem: str) -> None:
-        self._notify(f"the stored entry {folder} is damaged and will be built again: {problem}")
-        with contextlib.suppress(OSError):  # read-only, or another process was quicker
-            self.remove(folder.name)
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[bool]:
+        """The key's lock without waiting; False when another has it."""
+        if self._builder.get(key) == threading.get_ident():
+            yield True
+            return
+        with key_lock(self._staging(), key, wait_s=0.0) as held:
+            yield held is not False
 
     def remove(self, key: str) -> None:
         """Remove an entry, if it is there, at one stroke. Raises OSError when it cannot be."""
@@ -78,12 +105,19 @@ class Store:
         return folder
 
     @contextmanager
-    def building(self, key: str) -> Iterator[Path]:
-        """The key's lock and a new folder to build in. Raises StoreError when the disk refuses."""
+    def building(self, key: str, *, stop: Callable[[], bool] = never) -> Iterator[Path]:
+        """The key's lock and a new folder to build in.
+
+        Raises StoreError when the disk refuses, and when stop() says so while it waits.
+        """
         try:
             staging = self._staging()
-            with key_lock(staging, key), staged_folder(staging, key) as stage:
-                yield stage
+            with key_lock(staging, key, stop=stop), staged_folder(staging, key) as stage:
+                self._builder[key] = threading.get_ident()
+                try:
+                    yield stage
+                finally:
+                    self._builder.pop(key, None)
         except OSError as error:
             raise StoreError(f"cannot write to {self.root}: {error}") from error
 
@@ -92,7 +126,7 @@ class Store:
         data = json.dumps(manifest.to_json(), indent=1, sort_keys=True) + "\n"
         (stage / _MANIFEST).write_text(data)
         names = sorted(p.name for p in stage.iterdir())
-        sums = "".join(f"{_sha256((stage / n).read_bytes())}  {n}\n" for n in names)
+        sums = "".join(f"{sha256_of((stage / n).read_bytes())}  {n}\n" for n in names)
         (stage / SUMS).write_text(sums)
         return self.adopt(stage, manifest.key)
 
@@ -109,6 +143,8 @@ class Store:
         _sync(stage)
         final = self.folder(key)
         make_folder(final.parent)
+        if distrust(final.parent.lstat()):
+            final.parent.chmod(0o700)
         try:
             os.rename(stage, final)
         except OSError as error:
@@ -124,12 +160,24 @@ def read_artifact(folder: Path, key: str | None = None) -> Artifact:
 
     Raises FileNotFoundError for what is absent and Damaged for what is not what it should be.
     """
-    if stat.S_ISLNK(os.lstat(folder).st_mode):
-        raise Damaged("it is a symbolic link")
-    sums = _parse_sums(_read(folder / SUMS))
-    files = {name: _read(folder / name) for name in sums}
+    try:
+        # One open folder: an entry that takes its place meanwhile is not mixed with it.
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        link = folder.is_symlink()
+        raise Damaged("it is a symbolic link" if link else error.strerror or "") from error
+    try:
+        for found in (os.fstat(opened), folder.parent.lstat()):
+            if problem := distrust(found):
+                raise Damaged(f"its folder {problem}")
+        sums = _parse_sums(_read(SUMS, opened))
+        files = {name: _read(name, opened) for name in sums}
+    finally:
+        os.close(opened)
     for name, content in files.items():
-        if _sha256(content) != sums[name]:
+        if sha256_of(content) != sums[name]:
             raise Damaged(f"{name} does not match its sha256")
     return Artifact(folder, _manifest(files, key or folder.name), files)
 
@@ -139,10 +187,10 @@ def _manifest(files: Mapping[str, bytes], key: str) -> Manifest:
         manifest = Manifest.from_json(json.loads(files[_MANIFEST]))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{_MANIFEST} does not read: {error!r}") from error
-    if manifest.key != key or _sha256(canonical_json(manifest.identity)) != key:
+    if manifest.key != key or sha256_of(canonical_json(manifest.identity)) != key:
         raise Damaged("it holds the artifact of another key")
     for entry in manifest.entries:
-        if _sha256(files.get(entry.cubin, b"")) != entry.cubin_sha256:
+        if sha256_of(files.get(entry.cubin, b"")) != entry.cubin_sha256:
             raise Damaged(f"{entry.cubin} is not the cubin that {_MANIFEST} speaks of")
     return manifest
 
@@ -159,23 +207,19 @@ def _parse_sums(content: bytes) -> dict[str, str]:
     return sums
 
 
-def _read(file: Path) -> bytes:
+def _read(name: str, folder: int) -> bytes:
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Damaged(f"{file.name} cannot be opened: {error.strerror}") from error
+        raise Damaged(f"{name} cannot be opened: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as stream:
         return stream.read()
 
 
 def _exists(folder: Path) -> bool:
     return os.path.lexists(folder)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _sync(path: Path) -> None:

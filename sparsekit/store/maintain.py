@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparsekit.errors import StoreError, UsageError
-from sparsekit.store.local import LAYOUT, Damaged, Store, read_artifact
+from sparsekit.store.layout import ENTRIES
+from sparsekit.store.local import Damaged, Store, read_artifact
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _UNITS_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -27,7 +28,7 @@ class Stored:
 
 def entries(root: Path) -> Iterator[Stored]:
     """Every entry of the store, in the order of the keys."""
-    for folder in sorted((root / LAYOUT).glob("??/*")):
+    for folder in sorted((root / ENTRIES).glob("??/*")):
         try:
             files = [file.lstat() for file in folder.iterdir()] if not folder.is_symlink() else []
             age_s = time.time() - folder.lstat().st_mtime
@@ -39,12 +40,20 @@ def entries(root: Path) -> Iterator[Stored]:
 def damaged(root: Path) -> Iterator[tuple[Stored, str]]:
     """Entries that do not hold what they say, with what is wrong."""
     for entry in entries(root):
-        try:
-            read_artifact(entry.folder)
-        except FileNotFoundError as error:
-            yield entry, f"{Path(error.filename).name} is missing"
-        except (Damaged, OSError) as error:
-            yield entry, str(error)
+        # Looked at twice: the first time it may have been replaced or removed under our eyes.
+        if _problem(entry.folder) and (problem := _problem(entry.folder)):
+            yield entry, problem
+
+
+def _problem(folder: Path) -> str | None:
+    """What is wrong with the entry; None when nothing is, or when it is gone."""
+    try:
+        read_artifact(folder)
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing" if folder.exists() else None
+    except (Damaged, OSError) as error:
+        return str(error)
+    return None
 
 
 def prunable(root: Path, older_than_s: float | None, max_bytes: int | None) -> list[Stored]:
@@ -71,22 +80,17 @@ def remove_all(store: Store, chosen: list[Stored]) -> None:
 
 def parse_age(text: str) -> float:
     """`30d`, `12h`, `90m` in seconds. Raises UsageError on anything else."""
-    return _with_unit(text, _UNITS_S, float, "an age such as 30d, 12h or 90m", required=True)
+    return _with_unit(text.lower(), _UNITS_S, "an age such as 30d, 12h or 90m")
 
 
 def parse_size(text: str) -> int:
     """`500M`, `2GiB`, `1048576` in bytes. Raises UsageError on anything else."""
     plain = re.sub(r"i?B$", "", text.strip(), flags=re.IGNORECASE).upper()
-    return int(
-        _with_unit(plain, _UNITS_BYTES, float, "a size such as 500M or 2GiB", required=False)
-    )
+    return int(_with_unit(plain, _UNITS_BYTES, "a size such as 500M or 2GiB"))
 
 
-def _with_unit(
-    text: str, units: dict[str, int], kind: Callable[[str], float], wanted: str, *, required: bool
-) -> float:
+def _with_unit(text: str, units: dict[str, int], wanted: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]?)", text.strip())
-    unit = (match[2] if required is False else match[2].lower()) if match else ""
-    if not match or unit not in units:
+    if not match or match[2] not in units:
         raise UsageError(f"expected {wanted}, found {text!r}")
-    return kind(match[1]) * units[unit]
+    return float(match[1]) * units[match[2]]

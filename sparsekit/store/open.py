@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact
-from sparsekit.store.local import STAGING, Store
+from sparsekit.store.layout import STAGING, refuse_unsafe
+from sparsekit.store.local import Store
 from sparsekit.store.staging import discard, make_folder, sweep
 
 
@@ -52,19 +51,4 @@ def open_store(root: Path, notify: Callable[[str], None]) -> Store:
     )
     temporary = Path(tempfile.mkdtemp(prefix="sparsekit-"))
     atexit.register(discard, temporary)
-    return ReadOnlyStore(Store(root, lambda text: None), temporary, notify)
-
-
-def refuse_unsafe(root: Path) -> None:
-    """Raise StoreError when the folder belongs to, or may be written by, somebody else."""
-    found = root.stat()
-    if found.st_uid != os.geteuid():
-        raise StoreError(
-            f"the store {root} belongs to user {found.st_uid}, and you are {os.geteuid()}; its "
-            "code would run as you. Set SPARSEKIT_CACHE_DIR to a folder of your own"
-        )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StoreError(
-            f"the store {root} may be written by others (mode {stat.S_IMODE(found.st_mode):o}); "
-            f"chmod 700 {root}, and clear it if you do not know what is in it"
-        )
+    return ReadOnlyStore(Store(root, notify), temporary, notify)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sparsekit.digest import KnownDigests, file_sha256
 from sparsekit.errors import ToolchainError
 from sparsekit.model.kernel import Lang
 from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
 from sparsekit.settings import Settings
 from sparsekit.toolchain.imported import imported
-from sparsekit.toolchain.packages import Package, file_sha256, find_package
+from sparsekit.toolchain.packages import Package, find_package
 
 _CU13 = Path("nvidia/cu13")
 _TRITON_BIN = Path("triton/backends/nvidia/bin")
+# What decides the bytes: the library with its builtins, and the headers; for Triton its native
+# part, the assemblers, the libraries of device code, and the Python that drives them.
+_NVRTC_FILES = re.compile(r"nvidia/cu13/(lib/libnvrtc(-builtins)?\.so\.[\d.]+|include/.*)")
+_TRITON_FILES = re.compile(
+    r"triton/(_C/libtriton\.so|backends/nvidia/bin/ptxas(-blackwell)?|backends/nvidia/lib/.*\.bc"
+    r"|((compiler|language|runtime|_internal|backends/nvidia)/.*|backends/\w+|\w+)\.py)"
+)
+_DIGESTS = "compilers.json"
 _PTXAS_ROLES = {"TRITON_PTXAS_PATH": "ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "ptxas-blackwell"}
 
 
@@ -39,7 +49,7 @@ class Toolchains:
                 f"no {COMPILER_NAMES[lang]} found: package {package} is not installed for "
                 f"{sys.executable}; pip install -c constraints.txt {package}"
             )
-        return found
+        return self._as_it_is(found)
 
     def named(self, lang: Lang, identifier: str) -> Toolchain:
         """The toolchain of that id. Raises ToolchainError with the ids at hand."""
@@ -51,7 +61,21 @@ class Toolchains:
                 f"goes into a folder of its own: pip install --no-deps --target "
                 f"{self.folder}/{identifier} {identifier.replace('-', '==', 1)}"
             )
-        return at_hand[identifier]
+        return self._as_it_is(at_hand[identifier])
+
+    def _as_it_is(self, toolchain: Toolchain) -> Toolchain:
+        """The toolchain, its files held against what was installed. Files that differ are part of
+        the fingerprint: nothing that another compiler made is taken for its work."""
+        known = KnownDigests(self.settings.cache_dir / _DIGESTS)
+        found = {file: (known.of(file), recorded) for file, recorded in toolchain.recorded}
+        known.keep()
+        altered = {f: measured for f, (measured, recorded) in found.items() if measured != recorded}
+        if not altered:
+            return toolchain
+        digest = hashlib.sha256(toolchain.fingerprint.encode())
+        for file, measured in altered.items():
+            digest.update(f"{file.name} {measured}\n".encode())
+        return replace(toolchain, fingerprint=digest.hexdigest(), altered=tuple(altered))
 
     def all(self, lang: Lang) -> Iterable[Toolchain]:
         """The installed toolchain, if there is one, those beside it, then those that bundles told
@@ -90,7 +114,10 @@ def _nvrtc(path: list[str]) -> Toolchain | None:
     tools = {"library": library}
     if headers is not None:
         tools["include"] = headers.file(str(_CU13 / "include"))
-    return Toolchain("cuda", nvrtc.version, nvrtc.site, _joined(nvrtc, headers), tools)
+    recorded = [f for p in (nvrtc, headers) if p is not None for f in p.recorded(_NVRTC_FILES)]
+    return Toolchain(
+        "cuda", nvrtc.version, nvrtc.site, _joined(nvrtc, headers), tools, recorded=tuple(recorded)
+    )
 
 
 def _triton(path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:
@@ -98,7 +125,10 @@ def _triton(path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:
     if package is None:
         return None
     tools = {role: package.file(str(_TRITON_BIN / role)) for role in _PTXAS_ROLES.values()}
-    found = Toolchain("triton", package.version, package.site, package.fingerprint, tools)
+    found = Toolchain(
+        "triton", package.version, package.site, package.fingerprint, tools,
+        recorded=package.recorded(_TRITON_FILES),
+    )  # fmt: skip
     return _with_ptxas(found, ptxas) if ptxas else found
 
 

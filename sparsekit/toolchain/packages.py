@@ -5,11 +5,15 @@ Packages are never imported: two releases of one compiler cannot share a process
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from pathlib import Path
+
+from sparsekit.digest import file_sha256
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,14 @@ class Package:
         for path, sha256 in self.digests or self._measured():
             digest.update(f"{path} {sha256}\n".encode())
         return digest.hexdigest()
+
+    def recorded(self, deciding: re.Pattern[str]) -> tuple[tuple[Path, str], ...]:
+        """Files whose paths match, with the sha256 (hexadecimal) that they were installed with."""
+        return tuple(
+            (self.file(path), base64.urlsafe_b64decode(sha256 + "=").hex())
+            for path, sha256 in self.digests
+            if deciding.fullmatch(path)
+        )
 
     def _measured(self) -> Iterable[tuple[str, str]]:
         """Digests of the files themselves, for an install whose metadata lists none (editable)."""
@@ -56,8 +68,3 @@ def _digests(dist: Distribution) -> Iterable[tuple[str, str]]:
         sha256 = rest.partition(",")[0].removeprefix("sha256=")
         if sha256 and not path.startswith("..") and ".dist-info/" not in path:
             yield path, sha256
-
-
-def file_sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

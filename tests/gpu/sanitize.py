@@ -20,6 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sparsekit.cli.device import gpu_of
+from sparsekit.runtime.environment import environment
+
 ROOT = Path(__file__).resolve().parents[2]
 FAULTY = "tests/fixtures/kernels/scale_faulty"
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -72,14 +75,12 @@ def run(subject: str, tool: str, arguments: list[str], expected: bool) -> Findin
 
 
 def told() -> dict[str, object]:
-    """GPU, driver and versions, as `sparsekit doctor` sees them, and the sanitizer's own."""
-    command = [sys.executable, "-m", "sparsekit", "doctor", "--format", "json"]
-    env = {**os.environ, "PYTHONPATH": _path()}
-    doctor = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    """GPU, driver and versions, the sanitizer's own among them."""
+    _, gpu = gpu_of("cuda")
     tool = subprocess.run(
         ["compute-sanitizer", "--version"], capture_output=True, text=True, check=True
     )
-    return {"doctor": json.loads(doctor.stdout), "compute_sanitizer": tool.stdout.splitlines()[-1]}
+    return {**environment(gpu), "compute_sanitizer": tool.stdout.splitlines()[-1]}
 
 
 def _path() -> str:

@@ -199,7 +199,7 @@ def test_the_current_stream_is_used(prefill):
     i = prefill_inputs(s_q=64)
     expected = prefill(**i)[0].clone()
     stream = torch.cuda.Stream()
-    for _ in range(50):
+    for _ in range(200):
         with torch.cuda.stream(stream):
             q = torch.zeros_like(i["q"])
             torch.cuda._sleep(200_000)
@@ -311,6 +311,35 @@ def test_out_can_be_given(pool):
     assert same([out], [pool(kv, kv, torch.float32)])
     with pytest.raises(TypeError, match="out must be bf16, found fp32"):
         pool(kv, kv, out=out)
+
+
+def test_outputs_that_are_given_must_be_as_the_kernel_writes_them(prefill):
+    i = prefill_inputs(s_q=3)
+    whole = torch.zeros(3, 64, 512, device=CUDA, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"takes out with stride\(0\) = 8192 only, found 32768"):
+        prefill(**i, out=whole[:, :16])
+    assert not whole.any()
+    out = torch.empty(3, 16, 512, device=CUDA, dtype=torch.bfloat16)
+    assert prefill(**i, out=out)[0] is out
+    assert same([out], prefill(**i)[:1])
+
+
+def test_the_stride_of_a_single_token_is_never_looked_at(prefill):
+    i = prefill_inputs(s_q=1)
+    odd = i["q"].as_strided((1, 16, 576), (9219, 576, 1))
+    assert same(prefill(**i), prefill(**{**i, "q": odd}))
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("b", [1, 64, 65])
+def test_columns_past_the_counts_are_never_seen(paged, b, m):
+    """Valid indices there, or -1: the same bits."""
+    i = paged_inputs(b=b, m=m)
+    counts = torch.full((b, m), 3, device=CUDA, dtype=torch.int32)
+    found = paged(**i, cmp_counts=counts)
+    i["topk_idxs"][..., i["n_window"] + 3 :] = -1
+    assert same([found], [paged(**i, cmp_counts=counts)])
+    assert same([found], [paged(**i)])
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

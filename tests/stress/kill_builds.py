@@ -36,12 +36,19 @@ def phase(store: Path) -> str:
     staging = store / "staging"
     if not staging.is_dir():
         return "before the store"
-    staged = [list(p.glob("*")) for p in staging.iterdir() if p.is_dir()]
-    if any(file.name == "SHA256SUMS" for files in staged for file in files):
+    staged = [names(folder) for folder in staging.iterdir() if folder.is_dir()]
+    if any("SHA256SUMS" in files for files in staged):
         return "publishing"
     if staged:
         return "writing" if any(staged) else "compiling"
     return "between jobs" if any(store.glob("v1/*/*")) else "starting"
+
+
+def names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:  # published or discarded in this moment
+        return []
 
 
 def wait(process: subprocess.Popen[bytes], store: Path, chance: random.Random) -> None:

@@ -37,13 +37,18 @@ def main(request: dict) -> None:
     x = x.as_strided(
         (request["rows"], request["columns"]), (request["row_stride"], 1), request["offset"]
     )
-    scale = sparsekit.load(request["reference"], build=request.get("build", True))
+    loaded = [
+        sparsekit.load(request["reference"], build=request.get("build", True))
+        for _ in range(request.get("operators", 1))
+    ]
+    scale = loaded[0]
     try:
         if request.get("prepare"):
             scale.prepare(x, alpha=1.5)
         tensors.capturing = lambda: request.get("capturing", False)
-        for _ in range(request.get("calls", 1)):
-            out = scale(x, alpha=1.5)
+        for operator in loaded:
+            for _ in range(request.get("calls", 1)):
+                out = operator(x, alpha=1.5)
         print(json.dumps({"x": x.data_ptr(), "out": out.data_ptr(), "shape": list(out.shape)}))
     except SparsekitError as error:
         kinds = [k.__name__ for k in type(error).__mro__]

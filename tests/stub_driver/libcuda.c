@@ -1,6 +1,6 @@
 // A libcuda.so.1 that does nothing but write down what it is asked for: one JSON object a line in $STUB_LOG.
 // $STUB_DEVICES: devices as "9.0 8.6" (empty: cuInit fails with 100). $STUB_PARAMS: "offset:size,..." of the entry.
-// $STUB_LAUNCH, $STUB_LOAD: the result codes of launches and loads. $STUB_HANG: cuInit never returns.
+// $STUB_LAUNCH, $STUB_LOAD: the result codes of launches and loads; $STUB_PARAM_ERROR: of a parameter that is not there. $STUB_HANG: cuInit never returns.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -88,7 +88,7 @@ static int set_attribute(int attribute, int value, void* kernel, int device) {
 }
 static int param_info(void* kernel, size_t index, size_t* offset, size_t* size) {
   size_t offsets[kMaxParams], sizes[kMaxParams];
-  if (index >= (size_t)params(offsets, sizes)) return kInvalidValue;
+  if (index >= (size_t)params(offsets, sizes)) return getenv("STUB_PARAM_ERROR") ? code("STUB_PARAM_ERROR") : kInvalidValue;
   *offset = offsets[index];
   if (size) *size = sizes[index];
   return kSuccess;

@@ -11,7 +11,7 @@ from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.reference import Reference, parse_reference
 
 SPEC = """
-from sparsekit.model import Arg, Entry, Kernel, Launch, Variant
+from sparsekit.model import Arg, Entry, Kernel, Launch, Override, Variant
 
 KERNEL = Kernel(
     lang="cuda", op={op!r}, source="kernel.cu", entries=(Entry("go", (Arg("kv", "*fp32"),)),),
@@ -136,6 +136,15 @@ def test_a_broken_spec_is_a_finding(source, make_folder, tmp_path):
         (("kernel.cu", "absent.cu"), "does not exist"),
         (("kernel.cu", "../kernel.cu"), "source"),
         (("gated_pool", "no_such_op"), "unknown op"),
+        (("Variant(\"plain\")", "Variant(\"plain\", {\"N\": 1, \"n\": 2})"), "differ in case only"),
+        ((
+            "Variant(\"plain\")",
+            "Variant(\"plain\", {\"N\": 1}, overrides=(Override({\"M\": 2}),))",
+        ), "an override sets 'M'"),
+        ((
+            "Variant(\"plain\")",
+            "Variant(\"plain\", {\"N\": 1}, overrides=(Override({}, instance={\"d\": 1}),))",
+        ), "an override is for 'd'"),
         (("(\"sm_80\",)", "()"), "targets is empty"),
     ],
 )  # fmt: skip
@@ -157,3 +166,35 @@ def test_a_folder_may_bring_its_own_op(make_folder):
     )
     (choice,) = Catalog().resolve([str(folder)])
     assert (choice.op.name, choice.op.folder) == ("copy", folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (('Arg("kv", "*fp32")', 'Arg("s", "i64", "nope.stride(0)")'), "has no tensor 'nope'"),
+        (('Arg("kv", "*fp32")', 'Arg("s", "i64", "kv.stride(3)")'), r"has no kv\.stride\(3\)"),
+        (("targets=", 'instances=(Instance(constants={"d": 1}),), targets='), "or has_X 'd'"),
+        (("targets=", 'instances=(Instance({"x": "fp32"}),), targets='), "has no tensor 'x'"),
+    ],
+)
+def test_a_spec_must_fit_its_op(change, told, make_folder):
+    spec = SPEC.format(op="gated_pool", variants='Variant("plain"),').replace(*change)
+    spec = spec.replace("Kernel, Launch", "Instance, Kernel, Launch", 1)
+    with pytest.raises(SpecError, match=told):
+        Catalog().resolve([str(make_folder("mine", spec=spec))])
+
+
+def test_one_folder_that_does_not_fit_leaves_the_others_alone(make_folder, tmp_path):
+    make_folder("kernels/stranger", op="no_such_op")
+    make_folder("kernels/usurper", op="gated_pool")
+    (tmp_path / "kernels" / "usurper" / "op.py").write_text("OP = 3\n")
+    make_folder("kernels/halved", op="halved")
+    (tmp_path / "kernels" / "halved" / "op.py").write_text("OP = (\n")
+    make_folder("kernels/other")
+    catalog = Catalog([tmp_path / "kernels"])
+    reasons = {b.folder.name: b.reason for b in catalog.broken}
+    assert set(reasons) == {"stranger", "usurper", "halved"}
+    assert "is a shipped op" in reasons["usurper"]
+    names = {c.kernel.name for c in catalog.resolve([])}
+    assert {"other", "gated_pool", "sparse_prefill"} <= names
+    assert catalog.ops["gated_pool"].folder.parent.name == "ops"

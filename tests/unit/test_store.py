@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import EntryRecord, Manifest, canonical_json
 from sparsekit.store import local, staging
@@ -24,14 +26,14 @@ from sparsekit.store.open import open_store
 
 
 def manifest_for(name: str, cubin: bytes) -> Manifest:
-    sha256 = local._sha256(cubin)
+    sha256 = sha256_of(cubin)
     identity = {"kernel": name, "arch": "sm_80", "toolchain": {"id": "nvrtc-13.0.88"}}
     record = EntryRecord(
         entry="go", cubin="kernel.cubin", cubin_sha256=sha256, params=(), promises=(), threads=32,
         cluster=None, dynamic_shared_bytes=0, static_shared_bytes=0, registers=8, local_bytes=0,
         spill_store_bytes=0, spill_load_bytes=0, code_bytes=128, text_sha256=sha256,
     )  # fmt: skip
-    key = local._sha256(canonical_json(identity))
+    key = sha256_of(canonical_json(identity))
     return Manifest(key, identity, (record,), {"go": "kernel.ptx"})
 
 
@@ -138,7 +140,7 @@ def test_manifest_of_one_build_with_the_cubin_of_another(store, notes):
     folder = store.folder(key)
     (folder / "kernel.cubin").write_bytes(b"\x7fELF other")
     sums = (folder / "SHA256SUMS").read_text().splitlines()
-    fixed = [f"{local._sha256((folder / s[66:]).read_bytes())}  {s[66:]}" for s in sums]
+    fixed = [f"{sha256_of((folder / s[66:]).read_bytes())}  {s[66:]}" for s in sums]
     (folder / "SHA256SUMS").write_text("\n".join(fixed) + "\n")
     assert store.get(key) is None
     assert "is not the cubin" in notes[0]
@@ -178,6 +180,39 @@ def test_a_store_of_another_user_is_refused(tmp_path):
     os.chown(root, 12345, 12345)
     with pytest.raises(StoreError, match="belongs to user 12345"):
         open_store(root, pytest.fail)
+
+
+@pytest.mark.parametrize("part", ["v1", "staging"])
+def test_parts_that_others_may_write_are_refused(part, store):
+    publish(store)
+    folder = store.root / part
+    folder.chmod(0o777)
+    with pytest.raises(StoreError, match=f"{part} may be written by others"):
+        open_store(store.root, pytest.fail)
+    elsewhere = store.root / "elsewhere"
+    folder.rename(elsewhere)
+    elsewhere.chmod(0o700)
+    folder.symlink_to(elsewhere)
+    with pytest.raises(StoreError, match=f"{part} is a symbolic link"):
+        open_store(store.root, pytest.fail)
+
+
+@pytest.mark.parametrize("level", ["entry", "prefix"])
+def test_an_entry_that_others_may_write_is_no_entry(level, store, notes):
+    key = publish(store)
+    folder = store.folder(key) if level == "entry" else store.folder(key).parent
+    folder.chmod(0o770)
+    assert Store(store.root, notes.append).get(key) is None
+    assert "may be written by others (mode 770)" in notes[0]
+    assert store.get(publish(store)) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_an_entry_of_another_user_is_no_entry(store, notes):
+    key = publish(store)
+    os.chown(store.folder(key), 12345, 12345)
+    assert Store(store.root, notes.append).get(key) is None
+    assert "belongs to user 12345" in notes[0]
 
 
 def test_a_store_that_cannot_be_made_is_replaced_with_one_warning(tmp_path, notes):
@@ -254,6 +289,119 @@ def test_a_living_builder_is_left_alone(store):
         (stage / "kernel.cubin").write_bytes(b"half")
         publish(open_store(store.root, pytest.fail))
         assert (stage / "kernel.cubin").read_bytes() == b"half"
+
+
+def test_a_builder_that_waited_in_vain_for_the_lock_is_left_alone(store, monkeypatch):
+    key = "ef" * 32
+    monkeypatch.setattr(staging, "_WAIT_S", 0.0)
+    with staging.key_lock(store._staging(), key):
+        building = store.building(key)
+        stage = building.__enter__()
+    (stage / "kernel.cubin").write_bytes(b"half")
+    open_store(store.root, pytest.fail)
+    assert (stage / "kernel.cubin").read_bytes() == b"half"
+    building.__exit__(None, None, None)
+    assert rubbish(store) == []
+
+
+def test_a_lock_is_removed_by_who_holds_it(store, monkeypatch):
+    """Else it could be another's by then, who would hold a lock that nobody sees."""
+    lock = store._staging() / f"{'ab' * 32}.lock"
+    lock.touch()
+    taken, unlink = [], Path.unlink
+
+    def look(path, missing_ok=False):
+        with path.open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                taken.append(path)
+            except BlockingIOError:
+                pass
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    staging.sweep(store._staging())
+    assert not lock.exists()
+    with staging.key_lock(store._staging(), "cd" * 32):
+        pass
+    assert taken == []
+
+
+def test_a_lock_of_another_is_not_removed_by_name(store):
+    lock = store._staging() / f"{'ab' * 32}.lock"
+    with staging.key_lock(store._staging(), "ab" * 32):
+        lock.unlink()
+        lock.touch()  # another's, after a sweep of an older release
+    assert lock.exists()
+
+
+def test_an_entry_that_is_replaced_while_it_is_read(store, notes, monkeypatch):
+    key = publish(store)
+    parse, replaced = local._parse_sums, []
+
+    def replace(content):
+        if not replaced:
+            replaced.append(True)
+            store.remove(key)
+            publish(store, "k", b"\x7fELF newer")
+        return parse(content)
+
+    monkeypatch.setattr(local, "_parse_sums", replace)
+    assert store.get(key).cubin("go") == b"\x7fELF newer"
+    assert store.has(key)
+    assert notes == []
+
+
+def test_an_entry_that_is_replaced_while_it_is_verified(store, monkeypatch):
+    key = publish(store)
+    parse, replaced = local._parse_sums, []
+
+    def replace(content):
+        if not replaced:
+            replaced.append(True)
+            store.remove(key)
+            publish(store, "k", b"\x7fELF newer")
+        return parse(content)
+
+    monkeypatch.setattr(local, "_parse_sums", replace)
+    assert list(damaged(store.root)) == []
+
+
+def test_a_damaged_entry_that_another_process_builds_is_left_to_it(store, notes):
+    key = publish(store)
+    DAMAGE["half a cubin"](store.folder(key))
+    with staging.key_lock(store._staging(), key):
+        assert store.get(key) is None
+        assert store.has(key)
+    assert notes == []
+    assert store.get(key) is None
+    assert not store.has(key)
+
+
+def test_a_builder_repairs_under_its_own_lock(store, notes):
+    key = publish(store)
+    DAMAGE["half a cubin"](store.folder(key))
+    with store.building(key):
+        assert store.get(key) is None
+    assert len(notes) == 1
+    assert not store.has(key)
+
+
+def test_damage_in_a_read_only_store_is_said_once(tmp_path, notes, monkeypatch):
+    filled = Store(tmp_path / "store", pytest.fail)
+    key = publish(filled)
+    DAMAGE["half a cubin"](filled.folder(key))
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    store = open_store(tmp_path / "store", notes.append)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    assert store.get(key) is None
+    assert store.get(key) is None
+    assert [n for n in notes if "damaged" in n and str(filled.root) in n] == notes[1:]
+    assert len(notes) == 2
 
 
 def test_file_systems_without_locks(store, monkeypatch):

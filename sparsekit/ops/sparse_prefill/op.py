@@ -46,7 +46,7 @@ def check(call: Call) -> str | None:
 
 
 def valid_columns(case: Case) -> int:
-    """How many index columns of the call are valid in a ramp layout; in others all count."""
+    """How many columns are valid in a ramp layout, over all rows of the call; in others all are."""
     s_q, topk, kind = case.dims["s_q"], case.dims["topk"], str(case.options["indices"])
     if kind not in RAMPS:
         return s_q * topk

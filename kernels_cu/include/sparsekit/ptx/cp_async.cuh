@@ -4,11 +4,10 @@
 
 namespace sparsekit::ptx {
 
-/// cp.async.cg.shared.global (PTX ISA "cp.async"): 16 bytes past L1. `src_bytes` 0 reads nothing
-/// and writes zeros.
-__device__ __forceinline__ void cp_async_cg_shared_global_16(unsigned dst_shared,
-                                                             const void* src_global,
-                                                             unsigned src_bytes) {
+/// cp.async.cg.shared.global.L2::128B (PTX ISA "cp.async"): 16 bytes past L1, 128 fetched into L2.
+/// `src_bytes` 0 reads nothing and writes zeros.
+__device__ __forceinline__ void cp_async_cg_shared_global_l2_128b_16(
+    unsigned dst_shared, const void* src_global, unsigned src_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst_shared),
                "l"(src_global), "r"(src_bytes)
                : "memory");

@@ -1,0 +1,86 @@
+"""Choosing what runs a call, by facts alone; and the facts that torch tensors give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sparsekit.discover import Catalog
+from sparsekit.model import Call
+from sparsekit.model.call import Device, packed_strides
+from sparsekit.runtime.select import Decision, decide
+from sparsekit.runtime.tensors import facts
+
+H200 = Device((9, 0), sm_count=132, shared_bytes_optin=232448)
+
+
+def prefill_call(h_q: int = 64, **changed: tuple[int, ...]) -> Call:
+    """A call of sparse_prefill on packed tensors; changed: the strides of tensors by name."""
+    shapes = {
+        "q": (4, h_q, 576), "kv": (300, 1, 576), "indices": (4, 1, 128), "out": (4, h_q, 512),
+        "max_logits": (4, h_q), "lse": (4, h_q),
+    }  # fmt: skip
+    types = {"q": "bf16", "kv": "bf16", "indices": "i32", "out": "bf16"}
+    return Call(
+        dims={"s_q": 4, "h_q": h_q, "d_qk": 576, "s_kv": 300, "h_kv": 1, "topk": 128},
+        dtypes={name: types.get(name, "fp32") for name in shapes},
+        shapes=shapes,
+        strides={**{n: packed_strides(s) for n, s in shapes.items()}, **changed},
+        alignments=dict.fromkeys(shapes, 256),
+        scalars={"sm_scale": 0.1, "d_v": 512},
+        device=H200,
+    )
+
+
+def decisions(call: Call, reference: str = "sparse_prefill") -> list[Decision]:
+    (choice,) = Catalog().resolve([reference])
+    return list(decide([(choice.kernel, choice.variants)], call))
+
+
+def taken(call: Call, reference: str = "sparse_prefill") -> str | None:
+    return next((d.subject for d in decisions(call, reference) if d.taken), None)
+
+
+def test_few_heads_take_the_narrow_block_and_many_the_wide_one():
+    assert taken(prefill_call(16)) == "sparse_prefill:skip_heads32 [d_qk576] sm_90"
+    assert taken(prefill_call(33)) == "sparse_prefill:skip [d_qk576] sm_90"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "strides"),
+    [
+        ("out", (16 * 64 * 512, 512, 1)), ("out", (64 * 1024, 1024, 1)), ("lse", (65, 1)),
+        ("max_logits", (128, 1)),
+    ],
+)  # fmt: skip
+def test_a_stride_that_the_kernel_is_not_told_must_be_the_packed_one(tensor, strides):
+    call = prefill_call(**{tensor: strides})
+    assert taken(call) is None
+    reasons = {d.reason for d in decisions(call) if "for calls of" not in d.reason}
+    assert all(f"takes {tensor} with stride" in r or "compiled for" in r for r in reasons)
+    assert any(".contiguous()" in r for r in reasons)
+
+
+def test_strides_that_it_is_told_may_be_any():
+    padded = prefill_call(q=(64 * 584, 584, 1), kv=(600, 576, 1), indices=(131, 128, 1))
+    assert taken(padded) == taken(prefill_call())
+
+
+def test_the_stride_of_a_dim_of_one_element_is_never_looked_at():
+    q = torch.empty(1, 64, 576, dtype=torch.bfloat16).as_strided((1, 64, 576), (9219, 576, 1))
+    assert facts({"q": q, "absent": None}) == {
+        "dtypes": {"q": "bf16"},
+        "shapes": {"q": (1, 64, 576)},
+        "strides": {"q": (64 * 576, 576, 1)},
+        "alignments": {"q": facts({"q": q})["alignments"]["q"]},
+    }
+    call = prefill_call(out=(7, 512, 1))
+    one = replace(call, shapes={**call.shapes, "out": (1, 64, 512)})
+    assert taken(one) == taken(prefill_call())
+
+
+def test_a_variant_s_own_reason_is_told_once():
+    told = [d for d in decisions(prefill_call(64)) if d.subject == "sparse_prefill:skip_heads32"]
+    assert [d.reason for d in told] == ["it is for calls of at most 32 heads, found 64"]
