@@ -10,11 +10,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from sparsekit.check.campaign import STREAMS, Pair, against_bits, load_reference
+from sparsekit.check.campaign import Pair, against_bits, load_reference
 from sparsekit.check.compare import compare_bits
 from sparsekit.check.golden import read_golden, write_golden
 from sparsekit.check.subject import Ran
-from sparsekit.check.verify import make_workload, verify_streams
+from sparsekit.check.verify import STREAMS, make_workload, verify_streams
 from sparsekit.cli.verify_command import command
 from sparsekit.discover import Catalog
 from sparsekit.errors import UsageError
@@ -50,14 +50,14 @@ def workload():
 
 
 def test_streams_that_agree():
-    result = verify_streams(workload(), Kernel(), 3)
+    result = verify_streams(workload(), Kernel())
     assert result.ok
-    assert (result.runs, result.against) == (4, "itself on 3 streams at once")
+    assert (result.runs, result.against) == (STREAMS + 1, "itself on 4 streams at once")
     assert (result.arch, result.toolchain, result.key) == ("sm_00", "none-0", "key0")
 
 
 def test_one_stream_that_differs_is_named_with_place_and_ulp():
-    result = verify_streams(workload(), Kernel(wrong=3), 3)
+    result = verify_streams(workload(), Kernel(wrong=3))
     assert result.ok is False
     assert "on stream 2" in result.outputs["out"].problem
     assert "[1, 0, 7]" in result.outputs["out"].problem

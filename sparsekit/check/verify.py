@@ -25,6 +25,8 @@ from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
 
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
+STREAMS = 4
+ON_STREAMS = f"itself on {STREAMS} streams at once"
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
 
 
@@ -171,13 +173,13 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     return _finished(replace(blank, runs=len(sizes) + 1, **_names(whole.ran)), checks)
 
 
-def verify_streams(workload: Workload, subject: Subject, streams: int) -> VerifyResult:
+def verify_streams(workload: Workload, subject: Subject) -> VerifyResult:
     """The subject on several streams at once, into buffers of its own on each: the same bits as
     alone."""
-    blank = _blank(workload, subject, f"itself on {streams} streams at once")
+    blank = _blank(workload, subject, ON_STREAMS)
     try:
         alone = _run(subject, workload)
-        guarded = [workload.outputs() for _ in range(streams)]
+        guarded = [workload.outputs() for _ in range(STREAMS)]
         calls = [
             partial(subject.compute, workload.inputs, {n: g.view for n, g in own.items()})
             for own in guarded
@@ -193,7 +195,7 @@ def verify_streams(workload: Workload, subject: Subject, streams: int) -> Verify
                 text = f"on stream {number + 1}: {checks[name].problem}"
                 checks[name] = replace(checks[name], problem=text)
                 break
-    return _finished(replace(blank, runs=streams + 1, **_names(alone.ran)), checks)
+    return _finished(replace(blank, runs=STREAMS + 1, **_names(alone.ran)), checks)
 
 
 def _first_rows(workload: Workload, count: int) -> Workload:
