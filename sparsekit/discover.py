@@ -20,6 +20,7 @@ from sparsekit.model.op import Case, Op
 from sparsekit.model.reference import Reference, parse_reference
 from sparsekit.model.toolchain import COMPILER_NAMES
 from sparsekit.model.validate import validate_against_op, validate_kernel, validate_op
+from sparsekit.revisions import folder_at
 from sparsekit.spec_file import ask, read_object
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -37,12 +38,18 @@ class Broken:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reference means: a kernel, those of its variants that were named, a toolchain id."""
+    """What a reference means: a kernel, those of its variants that were named, a toolchain id.
+
+    by_op: the reference named the op, so a command may choose among the kernels that compute it.
+    revision: the commit that the kernel's sources are from; None for those that lie here.
+    """
 
     kernel: Kernel
     op: Op
     variants: tuple[str, ...]
     toolchain: str | None = None
+    by_op: bool = False
+    revision: str | None = None
 
 
 def shipped_folder(name: str) -> Path:
@@ -56,11 +63,14 @@ def _shipped_roots() -> tuple[Path, ...]:
 
 
 class Catalog:
-    """The kernels and ops at hand, read on first use."""
+    """The kernels and ops at hand, read on first use. revisions: where sources of other git
+    revisions are laid out; without it no reference may name one."""
 
-    def __init__(self, extra: Sequence[Path] = (), origin: str = "--kernels") -> None:
+    def __init__(
+        self, extra: Sequence[Path] = (), origin: str = "--kernels", revisions: Path | None = None
+    ) -> None:
         """extra: folders beside the shipped ones. origin: where the user named them."""
-        self._extra, self._origin = tuple(extra), origin
+        self._extra, self._origin, self._revisions = tuple(extra), origin, revisions
 
     @cached_property
     def _folders(self) -> tuple[Path, ...]:
@@ -190,7 +200,7 @@ class Catalog:
             raise UsageError(f"no kernel computes the op {reference.name}")
         if not kernels:
             self._raise_unknown(reference)
-        return [self._choice(k, reference) for k in kernels if self._bears(k, reference)]
+        return [self._choice(k, reference, by_op) for k in kernels if self._bears(k, reference)]
 
     def _named(self, reference: Reference) -> tuple[list[Kernel], bool]:
         lang, slash, name = reference.name.rpartition("/")
@@ -215,12 +225,23 @@ class Catalog:
         wild = any(c in reference.name for c in "*?[")
         return not wild or bool(_variants(kernel, reference.variant))
 
-    def _choice(self, kernel: Kernel, reference: Reference) -> Choice:
+    def _choice(self, kernel: Kernel, reference: Reference, by_op: bool = False) -> Choice:
+        commit: str | None = None
+        if reference.revision:
+            kernel, commit = self._at_revision(kernel, reference.revision)
         names = _variants(kernel, reference.variant)
         if not names:
             known = ", ".join(v.name for v in kernel.variants)
             raise UsageError(f"{reference}: {kernel.name} has the variants {known}")
-        return Choice(kernel, self.op_of(kernel), names, reference.toolchain)
+        return Choice(
+            kernel, self.op_of(kernel), names, reference.toolchain, by_op, commit
+        )  # fmt: skip
+
+    def _at_revision(self, kernel: Kernel, revision: str) -> tuple[Kernel, str]:
+        if self._revisions is None:
+            raise UsageError(f"@git:{revision}: no folder to lay out another revision's sources in")
+        folder, commit = folder_at(kernel.folder, revision, self._revisions)
+        return self.kernel_in(folder), commit
 
     def _raise_unknown(self, reference: Reference) -> None:
         for broken in self.broken:

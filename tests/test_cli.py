@@ -18,6 +18,11 @@ COMMANDS = (
     "run",
     "verify",
     "emulate",
+    "bench",
+    "profile",
+    "report",
+    "bundle export",
+    "bundle import",
     "inspect-sass",
     "doctor",
     "completion",
@@ -34,7 +39,21 @@ def test_help(run_cli, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "list", "run", "verify", "emulate", "inspect-sass", "doctor", "cache"]
+    "command",
+    [
+        "build",
+        "list",
+        "run",
+        "verify",
+        "emulate",
+        "bench",
+        "profile",
+        "report",
+        "bundle",
+        "inspect-sass",
+        "doctor",
+        "cache",
+    ],
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout
@@ -61,6 +80,15 @@ WRONG = {
     "set without inputs": (["verify", "gated_pool", "--set", "out_dtype=fp32"], 2, "--inputs"),
     "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda, cuda:N or cpu"),
     "several ops to run": (["run", "*", "--case", "r8_d128"], 2, "several ops"),
+    "condition that is none": (["bench", "gated_pool", "--fail-if", "slow"], 2, "'ratio>1.02'"),
+    "rounds of a seed": (["bench", "--protocol", "seed1", "--rounds", "9"], 2, "has its own"),
+    "callable of no op": (["bench", "py:a:b"], 2, "name a kernel or op too"),
+    "two ops compared": (["bench", "gated_pool", "--against", "sparse_prefill"], 2, "one op"),
+    "revision that is none": (["bench", "gated_pool@git:no-such"], 2, "no-such"),
+    "profile of no case": (["profile", "gated_pool"], 2, "--case"),
+    "profile of an unknown case": (["profile", "gated_pool", "--case", "x"], 2, "no case 'x'"),
+    "report of nothing": (["report"], 2, "at least one result file"),
+    "report of what is no result": (["report", "pyproject.toml"], 2, "does not read as a result"),
     "form that is none": (["list", "--format", "xml"], 2, "xml"),
     "no such user": (["build", "~nosuchuser/x"], 2, "~nosuchuser/x"),
     "no store": (["build", CUDA, "--cache-dir", ""], 2, "expected a folder, found ''"),
@@ -86,7 +114,7 @@ SETTINGS = {
     f"{PREFILL} q_pad=-1": "expected 0 or more",
     f"{PREFILL} h_kv=2": "h_kv must be 1, found 2",
     f"{PREFILL} d_qk=100": "d_qk must be one of (512, 576), found 100",
-    f"{PREFILL} indices=bogus": "expected one of random, ramp, mixed, ",
+    f"{PREFILL} indices=bogus": "expected one of random, ramp, ramp_saturating, ",
     f"{PREFILL} values=abc": "expected one of normal, nan, inf",
     f"{PREFILL} topk_length=long": "expected one of none, valid, hostile",
     f"{PREFILL} scale=big": "expected a number",
@@ -150,7 +178,12 @@ def test_mistakes_are_told_before_the_gpu_is_looked_for(run_cli, mistake):
 def test_without_a_gpu_run_exits_6_and_so_does_verify_when_nothing_is_built(run_cli, probe):
     if probe.devices:
         pytest.skip("this machine has a GPU")
-    for args in (["verify", CUDA], ["run", CUDA, "--case", "small"], ["verify", "--bitwise", CUDA]):
+    for args in (
+        ["verify", CUDA],
+        ["run", CUDA, "--case", "small"],
+        ["verify", "--bitwise", CUDA],
+        ["bench", CUDA],
+    ):
         done = run_cli(*args)
         assert done.returncode == 6
         assert "see sparsekit doctor" in done.stderr

@@ -23,6 +23,11 @@ LIGHT_COMMANDS = (
     ["cache", "info"],
     ["cache", "verify"],
     ["completion", "bash"],
+    ["report", "--check"],
+    ["bench", "--help"],
+    ["profile", "--help"],
+    ["bundle", "--help"],
+    ["bundle", "export", "out.tar.zst", "no_such_kernel"],
 )
 _SCRIPT = """
 import sys

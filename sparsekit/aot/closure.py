@@ -28,11 +28,18 @@ def source_closure(kernel: Kernel) -> tuple[SourceFile, ...]:
     """The kernel's source first, then the files it needs, each once. Raises SpecError."""
     folder = kernel.folder
     if kernel.lang == "cuda":
-        roots = (folder, shipped_folder("kernels_cu") / "include")
-        found = _closure(kernel.source, folder / kernel.source, roots, _included)
+        found = _closure(
+            kernel.source, folder / kernel.source, (folder, _headers(folder)), _included
+        )
     else:
         found = _closure(kernel.source, folder / kernel.source, (folder,), _imported)
     return tuple(found)
+
+
+def _headers(folder: Path) -> Path:
+    """The headers beside the kernel folder, as in a checkout of another revision; else ours."""
+    beside = folder.parent / "include" / "sparsekit"
+    return beside.parent if beside.is_dir() else shipped_folder("kernels_cu") / "include"
 
 
 def read_source(file: SourceFile) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -29,10 +30,12 @@ from sparsekit.errors import (
 from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import Finding, OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
-from sparsekit.runtime.tensors import dtype_of, synchronize
+from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
 
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
+STREAMS = 4
+ON_STREAMS = f"itself on {STREAMS} streams at once"
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
 # What a kernel fails by; whatever else is raised ends the campaign.
 _OF_ONE_KERNEL = (
@@ -197,6 +200,32 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     return _finished(replace(blank, runs=len(sizes) + 1), checks)
 
 
+def verify_streams(workload: Workload, subject: Subject) -> VerifyResult:
+    """The subject on several streams at once, into buffers of its own on each: the same bits as
+    alone."""
+    blank = _blank(workload, subject, ON_STREAMS)
+    try:
+        alone = _run(subject, workload)
+        guarded = [workload.outputs() for _ in range(STREAMS)]
+        calls = [
+            partial(subject.compute, workload.inputs, {n: g.view for n, g in own.items()})
+            for own in guarded
+        ]
+        on_streams(workload.device, calls)
+    except _OF_ONE_KERNEL as error:
+        return _stopped(blank, error)
+    blank = _steady(blank, [alone])
+    checks: dict[str, OutputCheck] = {}
+    for name, base in alone.outputs.items():
+        for number, own in enumerate(guarded):
+            checks[name] = _with_problem(compare_bits(own[name].view, base), own[name].problem())
+            if not checks[name].ok:
+                text = f"on stream {number + 1}: {checks[name].problem}"
+                checks[name] = replace(checks[name], problem=text)
+                break
+    return _finished(replace(blank, runs=STREAMS + 1), checks)
+
+
 def _first_rows(workload: Workload, count: int) -> Workload:
     """The workload cut to its first rows along the op's batch dim; views of the same memory."""
     batch = workload.op.batch
@@ -228,8 +257,8 @@ def _steady(blank: VerifyResult, runs: Sequence[_Run]) -> VerifyResult:
     first, findings = runs[0], merged_findings([r.ran.findings for r in runs])
     result = replace(
         blank, runs=len(runs), arch=first.ran.arch or blank.arch, toolchain=first.ran.toolchain,
-        findings=findings, coverage=first.ran.coverage, launches=sum(r.ran.launches for r in runs),
-        reused=sum(r.ran.reused for r in runs),
+        key=first.ran.key, findings=findings, coverage=first.ran.coverage,
+        launches=sum(r.ran.launches for r in runs), reused=sum(r.ran.reused for r in runs),
         schedules=tuple(r.name for r in runs) if first.ran.coverage else (),
     )  # fmt: skip
     if findings:

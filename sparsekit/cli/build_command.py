@@ -47,8 +47,8 @@ def command(
 ) -> None:  # fmt: skip
     """Compile kernels ahead of time into the store.
 
-    REF is NAME[:VARIANT][@TOOLCHAIN]; NAME an op, a kernel, cu/KERNEL, triton/KERNEL or a folder's
-    path. Without one, every kernel. What is in the store is not compiled again.
+    REF is NAME[:VARIANT][@TOOLCHAIN][@git:REV]; NAME an op, a kernel, cu/KERNEL, triton/KERNEL or a
+    folder's path. Without one, every kernel. What is in the store is not compiled again.
 
     \b
     sparsekit build                                   every kernel, for this GPU or for every arch

@@ -23,6 +23,20 @@ def device_option(default: str | None, told: str) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def gpu_option(command: F) -> F:
+    """`--device` of the commands that time or count."""
+    return click.option(
+        "--device", default="cuda", show_default=True, metavar="cuda[:N]", callback=_gpu,
+        help="The GPU to run on.",
+    )(command)  # fmt: skip
+
+
+def _gpu(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value == CPU:
+        raise UsageError(f"{ctx.info_name} needs a GPU: --device must be cuda or cuda:N")
+    return value
+
+
 def emulation_options(command: F) -> F:
     """`--strict`, `--without` and `--lineinfo`."""
     return check_options(

@@ -115,7 +115,7 @@ def command(
     if locked:
         checks.locked(results, found.ledgers, lock_file, accept)
     document = joined(
-        Document({"schema": 1}),
+        Document({"schema": 1, "kind": "inspect"}),
         inspect_document(found.ledgers, shown=not results.documents),
         *results.documents,
         failures_document(found.failed),

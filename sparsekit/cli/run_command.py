@@ -19,10 +19,11 @@ from sparsekit.cli.options import (
     settings_option,
     toolchain_option,
 )
+from sparsekit.cli.selection import case_of, operator_of
 from sparsekit.cli.session import open_session
-from sparsekit.discover import Choice, check_case
+from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Case, Op, with_settings
+from sparsekit.model.op import Op
 
 
 @click.command()
@@ -67,7 +68,7 @@ def command(
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
-    case = None if case_name is None else _case(op, case_name, settings)
+    case = None if case_name is None else case_of(op, case_name, settings)
     if inputs_file is not None:
         require_inputs(inputs_file, op, settings)
     driver = None
@@ -81,13 +82,10 @@ def command(
     from sparsekit.check import campaign, runs
     from sparsekit.check.files import load_inputs, save_tensors
     from sparsekit.check.verify import make_workload
-    from sparsekit.operators.operator import Operator
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
-    operator = Operator(
-        op, choices, session.planner, session.store, build=build, note=say, driver=driver
-    )
+    operator = operator_of(session, choices, build=build, driver=driver)
     digest: str | None = None
     if case is None:
         assert inputs_file is not None
@@ -122,18 +120,3 @@ def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:
     if len(names) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(names)}; name one")
     return next(iter(names.values()))
-
-
-def _case(op: Op, name: str, settings: dict[str, str]) -> Case:
-    found = op.case(name)
-    if found is None:
-        names = ", ".join(c.name for c in op.cases)
-        raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
-    try:
-        case = with_settings(op, found, settings)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if problem := check_case(op, case):
-        changes = " ".join(f"--set {name}={value}" for name, value in settings.items())
-        raise UsageError(f"{changes}: {problem}")
-    return case

@@ -13,6 +13,7 @@ from sparsekit.cli.progress import shown
 from sparsekit.discover import Broken, Catalog
 from sparsekit.errors import MissingArtifactError
 from sparsekit.model.arch import ArchRequest
+from sparsekit.revisions import REVISIONS
 from sparsekit.settings import Settings, load
 from sparsekit.store.local import Store
 from sparsekit.store.open import open_store
@@ -71,7 +72,7 @@ def open_session(
         say("TRITON_INTERPRET is set; it is not passed on to the compiler")
     return Session(
         settings,
-        Catalog(settings.kernel_dirs, settings.kernels_origin),
+        Catalog(settings.kernel_dirs, settings.kernels_origin, settings.cache_dir / REVISIONS),
         Planner(Toolchains(settings), lineinfo=lineinfo, store_options=store_options),
         open_store(settings.cache_dir, say),
     )

@@ -12,7 +12,8 @@ from sparsekit.model.kernel import TENSOR_TYPES
 
 N = TypeVar("N", int, float)
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-TAGS = ("smoke", "corner", "perf", "sanitize")
+# seed: the workloads of the two pull requests that this project began with, and their edge cases.
+TAGS = ("smoke", "corner", "perf", "sanitize", "seed")
 
 
 class _Required:

@@ -1,4 +1,7 @@
-"""References as typed: `NAME[:VARIANT][@TOOLCHAIN]`; NAME an op, a kernel or a folder's path."""
+"""References as typed: `NAME[:VARIANT][@TOOLCHAIN][@git:REV]`.
+
+NAME is an op, a kernel or a folder's path; REV a git revision of the kernel's own repository.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from dataclasses import dataclass
 from sparsekit.errors import UsageError
 from sparsekit.model.kernel import LANG_PREFIXES
 
+# `py:package.module:function`: an installed function with an op's signature, beside the kernels.
+CALLABLE_PREFIX = "py:"
 _NAME = r"[A-Za-z0-9_.\-*?\[\]]+"
 _SUFFIX = (
     r"(?::(?P<variant>[\w.\-*?\[\]]+))?"
@@ -20,7 +25,7 @@ _AFTER_A_PATH = re.compile(_SUFFIX)
 
 @dataclass(frozen=True)
 class Reference:
-    """One reference. name may hold wildcards; variant and toolchain are None when left out.
+    """One reference. name may hold wildcards; what was left out is None.
 
     found: the name is that of a folder that is there, whatever characters it has.
     """
@@ -28,6 +33,7 @@ class Reference:
     name: str
     variant: str | None = None
     toolchain: str | None = None
+    revision: str | None = None
     found: bool = False
 
     @property
@@ -37,7 +43,8 @@ class Reference:
 
     def __str__(self) -> str:
         text = self.name + (f":{self.variant}" if self.variant else "")
-        return text + (f"@{self.toolchain}" if self.toolchain else "")
+        text += f"@{self.toolchain}" if self.toolchain else ""
+        return text + (f"@git:{self.revision}" if self.revision else "")
 
 
 def parse_reference(text: str, is_folder: Callable[[str], bool] = lambda path: False) -> Reference:
@@ -51,20 +58,18 @@ def parse_reference(text: str, is_folder: Callable[[str], bool] = lambda path: F
         for end in _ends_of_paths(text):
             after = _AFTER_A_PATH.fullmatch(text[end:])
             if after and is_folder(text[:end]):
-                return _reference(text, text[:end], after, found=True)
+                return _reference(text[:end], after, found=True)
     if not match:
         raise UsageError(
-            f"{text!r} is no reference, nor a folder: expected NAME[:VARIANT][@TOOLCHAIN], for "
-            "instance sparse_prefill, cu/sparse_prefill:noskip, gated_pool:unroll2@triton-3.8.0 or "
-            "./folder"
+            f"{text!r} is no reference, nor a folder: expected NAME[:VARIANT][@TOOLCHAIN]"
+            "[@git:REV], for instance sparse_prefill, cu/sparse_prefill:noskip, "
+            "gated_pool:unroll2@triton-3.8.0, sparse_prefill@git:main or ./folder"
         )
-    return _reference(text, match["name"], match)
+    return _reference(match["name"], match)
 
 
-def _reference(text: str, name: str, match: re.Match[str], *, found: bool = False) -> Reference:
-    if match["revision"]:
-        raise UsageError(f"{text!r}: references to git revisions are not supported yet")
-    return Reference(name, match["variant"], match["toolchain"], found)
+def _reference(name: str, match: re.Match[str], *, found: bool = False) -> Reference:
+    return Reference(name, match["variant"], match["toolchain"], match["revision"], found)
 
 
 def _is_path(name: str) -> bool:

@@ -25,7 +25,8 @@ class Toolchain:
     sha256 over the digests of all its files. tools: files by role (`library`, `include`, `ptxas`,
     `ptxas-blackwell`); overrides: the environment that makes it use others than its own. recorded:
     the files that decide the bytes, with the sha256 that they were installed with; altered: those
-    that were looked at and are no longer so, which counts in the fingerprint.
+    that were looked at and are no longer so, which counts in the fingerprint. compiles: whether it
+    is here; else only artifacts that it made elsewhere are.
     """
 
     lang: Lang
@@ -36,6 +37,7 @@ class Toolchain:
     overrides: dict[str, str] = field(default_factory=dict)
     recorded: tuple[tuple[Path, str], ...] = field(default=(), repr=False)
     altered: tuple[Path, ...] = ()
+    compiles: bool = True
 
     @property
     def id(self) -> str:

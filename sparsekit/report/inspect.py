@@ -11,6 +11,7 @@ from sparsekit.codegen.facts import facts_of
 from sparsekit.codegen.ledger import Histogram, Ledger, Name
 from sparsekit.report.build import failure_lines
 from sparsekit.report.document import Cell, Document, Lines, Table
+from sparsekit.report.units import widths_text
 
 _COLUMNS = (
     "kernel", "variant", "instance", "arch", "toolchain", "entry", "regs", "spills", "local",
@@ -61,12 +62,12 @@ def _row(ledger: Ledger) -> tuple[Cell, ...]:
         resources.spill_store_bytes,
         resources.local_bytes,
         _of_limit(resources.shared_bytes, resources.shared_limit_bytes),
-        None if sass is None else _widths(sass.gathers),
+        widths_text(sass.gathers if sass else None),
         None
         if sass is None
         else "/".join(str(_count(loop.loads)) for loop in sass.loops) or "none",
-        None if ledger.ptx_loads is None else _widths(ledger.ptx_loads),
-        None if sass is None else _widths(sass.accesses),
+        widths_text(ledger.ptx_loads),
+        widths_text(sass.accesses if sass else None),
     )
 
 
@@ -79,15 +80,6 @@ def loads_by_loop(ledger: Ledger) -> str:
 
 def _of_limit(needed: int | None, limit: int | None) -> Cell:
     return needed if needed is None or limit is None else f"{needed} of {limit}"
-
-
-def _widths(loads: Histogram) -> str:
-    """`LDG 16x8 4x2, LDS 16x4`."""
-    parts = [
-        f"{kind} " + " ".join(f"{width}x{count}" for width, count in widths.items())
-        for kind, widths in loads.items()
-    ]
-    return ", ".join(parts) or "none"
 
 
 def _count(histogram: Histogram) -> int:

@@ -55,7 +55,8 @@ def run_document(
         ]
         parts.append(Table("Decisions", ("", "candidate", "reason"), rows))
     data = {
-        "schema": 1, "op": result.op, "case": result.case, "environment": dict(environment),
+        "schema": 1, "kind": "run", "op": result.op, "case": result.case,
+        "environment": dict(environment),
         "inputs_sha256": inputs_sha256,
         "kernel": str(result.candidate) if result.candidate else None,
         "toolchain": result.toolchain, "key": result.key, "time_s": result.time_s,

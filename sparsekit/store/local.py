@@ -22,7 +22,7 @@ from sparsekit.model.artifact import Artifact, Manifest, canonical_json
 from sparsekit.store.layout import ENTRIES, STAGING, distrust
 from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
 
-_SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
+SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
 
 
 class Damaged(Exception):
@@ -43,7 +43,7 @@ class Store:
 
     def has(self, key: str) -> bool:
         """Whether there is an entry of that key; its content is not looked at."""
-        return (self.folder(key) / _SUMS).is_file()
+        return (self.folder(key) / SUMS).is_file()
 
     def get(self, key: str) -> Artifact | None:
         """The artifact, its digests checked; None when absent. A damaged entry is removed."""
@@ -128,12 +128,21 @@ class Store:
         (stage / _MANIFEST).write_text(data)
         names = sorted(p.name for p in stage.iterdir())
         sums = "".join(f"{sha256_of((stage / n).read_bytes())}  {n}\n" for n in names)
-        (stage / _SUMS).write_text(sums)
-        own = read_artifact(stage, key=manifest.key)
-        for name in (*names, _SUMS):
+        (stage / SUMS).write_text(sums)
+        return self.adopt(stage, manifest.key)
+
+    def adopt(self, stage: Path, key: str) -> Artifact:
+        """Make a staged folder that has all its files the entry of the key.
+
+        Raises Damaged or FileNotFoundError when it is not what its own digests say.
+        """
+        own = read_artifact(stage, key=key)
+        if strangers := {p.name for p in stage.iterdir()} - {*own.files, SUMS}:
+            raise Damaged(f"{SUMS} does not list {min(strangers)}")
+        for name in (*own.files, SUMS):
             _sync(stage / name)
         _sync(stage)
-        final = self.folder(manifest.key)
+        final = self.folder(key)
         make_folder(final.parent)
         if distrust(final.parent.lstat()):
             final.parent.chmod(0o700)
@@ -142,7 +151,7 @@ class Store:
         except OSError as error:
             if not _exists(final):
                 raise StoreError(f"cannot publish {final}: {error}") from error
-            return self.get(manifest.key) or own
+            return self.get(key) or own
         _sync(final.parent)
         return Artifact(final, own.manifest, own.files)
 
@@ -164,7 +173,7 @@ def read_artifact(folder: Path, key: str | None = None) -> Artifact:
         for found in (os.fstat(opened), folder.parent.lstat()):
             if problem := distrust(found):
                 raise Damaged(f"its folder {problem}")
-        sums = _parse_sums(_read(_SUMS, opened))
+        sums = _parse_sums(_read(SUMS, opened))
         files = {name: _read(name, opened) for name in sums}
     finally:
         os.close(opened)
@@ -192,10 +201,10 @@ def _parse_sums(content: bytes) -> dict[str, str]:
     for line in content.decode("ascii", errors="replace").splitlines():
         digest, gap, name = line.partition("  ")
         if not gap or "/" in name or len(digest) != 64:
-            raise Damaged(f"{_SUMS} does not read")
+            raise Damaged(f"{SUMS} does not read")
         sums[name] = digest
     if _MANIFEST not in sums:
-        raise Damaged(f"{_SUMS} does not list {_MANIFEST}")
+        raise Damaged(f"{SUMS} does not list {_MANIFEST}")
     return sums
 
 

@@ -14,6 +14,7 @@ from sparsekit.errors import ToolchainError
 from sparsekit.model.kernel import Lang
 from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain, version_tuple
 from sparsekit.settings import Settings
+from sparsekit.toolchain.imported import imported
 from sparsekit.toolchain.packages import Package, find_package
 
 _CU13 = Path("nvidia/cu13")
@@ -80,7 +81,14 @@ class Toolchains:
         return max(self.all(lang), key=lambda t: version_tuple(t.version), default=None)
 
     def all(self, lang: Lang) -> Iterable[Toolchain]:
-        """The installed toolchain, if there is one, then those beside it."""
+        """The installed toolchain, if there is one, those beside it, then those that bundles told
+        of; of two with one id the first."""
+        found: dict[str, Toolchain] = {}
+        for toolchain in self._candidates(lang):
+            found.setdefault(toolchain.id, toolchain)
+        return found.values()
+
+    def _candidates(self, lang: Lang) -> Iterable[Toolchain]:
         installed = _at(lang, sys.path, self.settings.ptxas)
         if installed is not None:
             yield installed
@@ -88,6 +96,7 @@ class Toolchains:
             found = toolchain_at(lang, [str(site)])
             if found is not None and found.id == site.name:
                 yield found
+        yield from imported(self.settings.cache_dir, lang)
 
 
 def toolchain_at(lang: Lang, path: list[str]) -> Toolchain | None:

@@ -50,6 +50,15 @@ def tool_release(tool: Path) -> str:
     return found[1] if found else version
 
 
+def find_ncu(settings: Settings) -> Path | None:
+    """Nsight Compute's command line: on PATH, below CUDA_HOME, where its installer puts it."""
+    on_path = shutil.which("ncu", path=settings.path)
+    homes = [settings.cuda_home] if settings.cuda_home else []
+    places = [Path(home) / "bin/ncu" for home in (*homes, "/usr/local/cuda")]
+    places += sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)
+    return Path(on_path) if on_path else next((p for p in places if p.is_file()), None)
+
+
 def tool_version(tool: Path) -> str:
     """What `--version` says of the release; the tool's complaint when it does not run."""
     try:

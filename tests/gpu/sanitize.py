@@ -112,6 +112,7 @@ def main() -> None:
     if asked.output:
         data = {
             "schema": 1,
+            "kind": "sanitizer",
             "environment": told(),
             "findings": [{**asdict(f), "ok": f.ok} for f in findings],
         }

@@ -46,6 +46,8 @@ def make_folder(tmp_path):
         ("gated_pool@triton-3.8.0", ("gated_pool", None, "triton-3.8.0")),
         ("./my/kernel:plain", ("./my/kernel", "plain", None)),
         ("*_pool:un*", ("*_pool", "un*", None)),
+        ("gated_pool@git:main", ("gated_pool", None, None, "main")),
+        ("x:v@triton-3.8.0@git:v1.2~3", ("x", "v", "triton-3.8.0", "v1.2~3")),
     ],
 )
 def test_parts(text, parts):
@@ -53,7 +55,7 @@ def test_parts(text, parts):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", ":plain", "gated_pool:", "@triton-3.8.0", "x@git:main"]
+    "text", ["", "a b", ":plain", "gated_pool:", "@triton-3.8.0", "x@git:", "@git:main"]
 )
 def test_what_is_no_reference(text):
     with pytest.raises(UsageError):
