@@ -51,8 +51,9 @@ def run_cli(tmp_path: Path, known_digests: Path):
     """Run `python -m sparsekit` as a user would; the store is a folder of the test's own."""
 
     def run(*args: str, cwd: Path = ROOT, timeout: float = 300, **env: str):
+        own = {n: v for n, v in os.environ.items() if not n.startswith("SPARSEKIT_")}
         full = {
-            **os.environ,
+            **own,
             "SPARSEKIT_CACHE_DIR": str(tmp_path / "store"),
             "COLUMNS": "200",
             **env,
