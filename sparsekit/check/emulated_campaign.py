@@ -59,7 +59,7 @@ class EmulationPlan:
     lineinfo: bool
     checks: frozenset[str]
     schedules: tuple[Schedule, ...]
-    store_options: tuple[str, ...]
+    store_options: tuple[str, ...] = ()
 
     def open(self, note: Callable[[str], None]) -> Emulation:
         return Emulation(
