@@ -225,6 +225,7 @@ class TestOurLock:
         data = self.locked(run_cli, "--toolchain", ",".join(installed))
         assert {e["toolchain"] for e in data["entries"]} == set(installed)
 
+    @pytest.mark.slow
     @pytest.mark.toolchains
     def test_the_other_tritons(self, run_cli, toolchain_data_dir):
         data = self.locked(
