@@ -9,11 +9,17 @@ import click
 
 from sparsekit.errors import GpuError, UsageError
 from sparsekit.model.call import Device
-from sparsekit.runtime.probe import probe_devices
+from sparsekit.runtime.probe import Probe, probe_devices
 
 device_option = click.option(
     "--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU to run on."
 )
+
+
+def _shown(probe: Probe) -> str:
+    if probe.devices:
+        return f"the driver shows {len(probe.devices)} GPUs"
+    return probe.problem or "the driver shows no GPU"
 
 
 def gpu_of(text: str) -> tuple[Any, Device]:
@@ -24,8 +30,7 @@ def gpu_of(text: str) -> tuple[Any, Device]:
     index = int(match[1] or 0)
     probe = probe_devices()
     if index >= len(probe.devices):
-        found = f"{len(probe.devices)} GPUs" if probe.devices else probe.problem or "no GPU"
-        raise GpuError(f"--device {text}: the driver shows {found}; see sparsekit doctor")
+        raise GpuError(f"--device {text}: {_shown(probe)}; see sparsekit doctor")
     import torch
 
     if not torch.cuda.is_available():

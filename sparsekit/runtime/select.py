@@ -108,7 +108,7 @@ def _misfit(candidate: Candidate, call: Call) -> str | None:
     instance = candidate.instance
     for launch in candidate.launches:
         entry = candidate.kernel.entry(launch.entry)
-        if reason := _fixed_stride(entry, instance, call):
+        if reason := _other_type(entry, instance, call) or _fixed_stride(entry, instance, call):
             return reason
         if reason := _broken_promise(candidate.kernel, instance, launch, call):
             return reason
@@ -123,6 +123,15 @@ def _other_instance(instance: Instance, call: Call) -> str | None:
     for name, value in instance.constants.items():
         if call.fact(name) != value:
             return f"it is compiled for {name} = {value}, found {call.fact(name)}"
+    return None
+
+
+def _other_type(entry: Entry, instance: Instance, call: Call) -> str | None:
+    """A pointer to elements of another type than the tensor's."""
+    for arg in passed_args(entry, instance):
+        found, taken = call.dtypes.get(arg.bound_to), arg.type.removeprefix("*")
+        if arg.is_pointer and found is not None and found != taken:
+            return f"{entry.name} takes {arg.bound_to} in {taken}, found {found}"
     return None
 
 
