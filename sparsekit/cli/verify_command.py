@@ -78,9 +78,7 @@ def command(
     session = open_session(cache_dir, kernel_dirs)
     choices = session.catalog.resolve(references)
     bases = session.catalog.resolve([against]) if against else ()
-    broken = () if references else session.catalog.broken
-    for folder in broken:
-        say(folder.reason)
+    broken = session.broken_beside(references)
     campaign = _Campaign(session, build, repeat, pattern, tags or ("smoke", "corner"))
     campaign.require(choices, bases, inputs_file, settings)
     campaign.device, gpu = gpu_of(device)

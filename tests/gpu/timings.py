@@ -24,16 +24,12 @@ from sparsekit.check.campaign import load_reference
 from sparsekit.check.subject import arguments_of
 from sparsekit.check.verify import Workload, make_workload
 from sparsekit.cli.device import gpu_of
-from sparsekit.errors import ArgumentError
+from sparsekit.discover import Catalog
+from sparsekit.errors import NoKernelError
 from sparsekit.model.call import Device
 from sparsekit.operators.operator import Operator
 from sparsekit.runtime.environment import environment
 
-VARIANTS = {
-    "sparse_prefill": ("cu/sparse_prefill", ("skip", "noskip", "skip_heads32")),
-    "sparse_attn_paged": ("triton/sparse_attn_paged", ("hint16", "plain")),
-    "gated_pool": ("triton/gated_pool", ("unroll2", "plain")),
-}
 ROUNDS, WARM_ROUNDS = 31, 5
 REPLAY_S = 3e-3
 LOAD_S = 0.3  # before and while the clock is read
@@ -97,9 +93,9 @@ def under_load(replays: dict[str, Replay], gpu: Device) -> dict[str, Any]:
 
 
 def timings(name: str, gpu: Device) -> list[dict[str, Any]]:
-    reference, variants = VARIANTS[name]
-    operators = {v: sparsekit.load(f"{reference}:{v}") for v in variants}
-    op = operators[variants[0]].op
+    (choice,) = Catalog().resolve([name])
+    reference, op = choice.kernel.qualified_name, choice.op
+    operators = {v: sparsekit.load(f"{reference}:{v}") for v in choice.variants}
     inputs_of, results = load_reference(op), []
     for case in (c for c in op.cases if "perf" in c.tags):
         workload = make_workload(op, inputs_of, case, op.probes[0], torch.device("cuda"))
@@ -107,7 +103,7 @@ def timings(name: str, gpu: Device) -> list[dict[str, Any]]:
         for variant, operator in operators.items():
             try:
                 replays[variant] = Replay(operator, workload)
-            except ArgumentError:
+            except NoKernelError:
                 print(f"{case.name} {variant}: does not take the call", flush=True)
         flop, load = op.work(case).flop, under_load(replays, gpu)
         for variant, samples in rounds(replays, random.Random(case.seed)).items():
@@ -124,7 +120,7 @@ def timings(name: str, gpu: Device) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ops", nargs="*", default=list(VARIANTS))
+    parser.add_argument("ops", nargs="*", default=list(Catalog().ops))
     parser.add_argument("-o", "--output", type=Path, required=True)
     asked = parser.parse_args()
     _, gpu = gpu_of("cuda")
