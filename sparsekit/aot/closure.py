@@ -7,12 +7,12 @@ part of the toolchain. Triton: the source and the files beside it that it import
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from sparsekit.digest import sha256_of
 from sparsekit.discover import shipped_folder
 from sparsekit.errors import SpecError
 from sparsekit.model.artifact import SourceFile
@@ -45,7 +45,7 @@ def _headers(folder: Path) -> Path:
 def read_source(file: SourceFile) -> bytes:
     """The file's content; SpecError when it is no longer what was planned."""
     content = file.path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != file.sha256:
+    if sha256_of(content) != file.sha256:
         raise SpecError(f"{file.path} changed while it was being built; build again")
     return content
 
@@ -59,7 +59,7 @@ def _closure(name: str, path: Path, roots: tuple[Path, ...], needs: _Needs) -> l
             content = path.read_bytes()
         except OSError as error:
             raise SpecError(f"{path} cannot be read: {error}") from error
-        found[name] = SourceFile(name, path, hashlib.sha256(content).hexdigest())
+        found[name] = SourceFile(name, path, sha256_of(content))
         for needed in sorted(needs(content, path, roots), reverse=True):
             place = _place(needed, roots)
             if place is not None and needed not in found:

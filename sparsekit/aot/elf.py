@@ -6,12 +6,12 @@ with `cuobjdump -res-usage` over all targets from sm_80 to sm_121, CUDA 12.8 to 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import CompileError
 
 _EM_CUDA = 190
@@ -203,7 +203,7 @@ def _entry(
         local_bytes=per_symbol.get((_FRAME_SIZE, index), 0),
         static_shared_bytes=static,
         code_bytes=len(text),
-        text_sha256=hashlib.sha256(text).hexdigest(),
+        text_sha256=sha256_of(text),
         params=tuple((offset, size) for _, offset, size in sorted(params)),
         threads=bound,
         cluster=cluster,

@@ -36,16 +36,25 @@ class Session:
         Raises the reason when nothing is left.
         """
         choices = self.catalog.resolve(references, toolchains)
-        broken = [] if references else list(self.catalog.broken)
+        broken = self.broken_beside(references)
         plan = self.planner.plan(choices, archs, every_instance=every_instance)
         if plan.unplanned and not plan.jobs and not plan.refused and not broken:
             for other in plan.unplanned[1:]:
                 say(str(other.error))
             raise plan.unplanned[0].error
-        broken += [Broken(u.kernel.folder, str(u.error), u.error.exit_code) for u in plan.unplanned]
+        unplanned = [
+            Broken(u.kernel.folder, str(u.error), u.error.exit_code) for u in plan.unplanned
+        ]
+        for folder in unplanned:
+            say(folder.reason)
+        return plan, (*broken, *unplanned)
+
+    def broken_beside(self, references: Sequence[str]) -> tuple[Broken, ...]:
+        """The folders that cannot be used, which are said; none where kernels are named."""
+        broken = () if references else self.catalog.broken
         for folder in broken:
             say(folder.reason)
-        return plan, tuple(broken)
+        return broken
 
     def built(self, plan: Plan, *, build: bool, force: bool = False) -> list[Outcome]:
         """Every job's outcome in the plan's order, with progress on standard error.

@@ -113,9 +113,7 @@ def command(
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
     choices = session.catalog.resolve(references, toolchains)
     bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
-    broken = () if references else session.catalog.broken
-    for folder in broken:
-        say(folder.reason)
+    broken = session.broken_beside(references)
     request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise, across)
     request.require(inputs_file, settings)
     probe = None if device == CPU else probe_devices()

@@ -23,8 +23,7 @@ def run_document(
     lines = [
         f"{result.op}, case {result.case}, on {place_of(environment)}",
         f"kernel: {chosen}",
-        f"time: {format_seconds(result.time_s)} (median of warm event timings; "
-        "sparsekit bench compares times)"
+        f"time: {format_seconds(result.time_s)} (median of warm event timings)"
         if result.time_s is not None
         else "time: not measured, the kernel was emulated"
         if result.launches

@@ -112,7 +112,8 @@ def _misfit(candidate: Candidate, call: Call) -> str | None:
     instance = candidate.instance
     for launch in candidate.launches:
         entry = candidate.kernel.entry(launch.entry)
-        if reason := _fixed_stride(entry, instance, call):
+        args = passed_args(entry, instance)
+        if reason := _other_type(entry, args, call) or _fixed_stride(args, call):
             return reason
         if reason := _broken_promise(candidate.kernel, instance, launch, call):
             return reason
@@ -130,9 +131,17 @@ def _other_instance(instance: Instance, call: Call) -> str | None:
     return None
 
 
-def _fixed_stride(entry: Entry, instance: Instance, call: Call) -> str | None:
+def _other_type(entry: Entry, args: Sequence[Arg], call: Call) -> str | None:
+    """A pointer to elements of another type than the tensor's."""
+    for arg in args:
+        found, taken = call.dtypes.get(arg.bound_to), arg.type.removeprefix("*")
+        if arg.is_pointer and found is not None and found != taken:
+            return f"{entry.name} takes {arg.bound_to} in {taken}, found {found}"
+    return None
+
+
+def _fixed_stride(args: Sequence[Arg], call: Call) -> str | None:
     """A stride that an entry is not told can only be the packed one."""
-    args = passed_args(entry, instance)
     told = {a.bound_to for a in args}
     for tensor in (a.bound_to for a in args if a.is_pointer and a.bound_to in call.shapes):
         shape, strides = call.shapes[tensor], call.strides[tensor]

@@ -19,7 +19,7 @@ from pathlib import Path
 from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
-from sparsekit.store.layout import ENTRIES, STAGING, distrust
+from sparsekit.store.layout import ENTRIES, FOLDER_MODE, STAGING, distrust
 from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
 
 SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
@@ -47,18 +47,8 @@ class Store:
 
     def get(self, key: str) -> Artifact | None:
         """The artifact, its digests checked; None when absent. A damaged entry is removed."""
-        found = self._look(key)
+        found = look(self.folder(key))
         return self._looked_again(key, found) if isinstance(found, str) else found
-
-    def _look(self, key: str) -> Artifact | str | None:
-        """The artifact, what is wrong with it, or None when absent."""
-        folder = self.folder(key)
-        try:
-            return read_artifact(folder)
-        except FileNotFoundError as error:
-            return f"{Path(error.filename).name} is missing" if _exists(folder) else None
-        except (Damaged, OSError) as error:
-            return str(error) if _exists(folder) else None
 
     def _looked_again(self, key: str, problem: str) -> Artifact | None:
         """The second look at a damaged entry, under its lock: was it being replaced just then?"""
@@ -67,7 +57,7 @@ class Store:
             with self._locked(key) as mine:
                 if not mine:
                     return None  # somebody builds it; so will who asks, when that is done
-                found = self._look(key)
+                found = look(self.folder(key))
                 if isinstance(found, str):
                     self.remove(key)
         except OSError:  # read-only
@@ -145,7 +135,7 @@ class Store:
         final = self.folder(key)
         make_folder(final.parent)
         if distrust(final.parent.lstat()):
-            final.parent.chmod(0o700)
+            final.parent.chmod(FOLDER_MODE)
         try:
             os.rename(stage, final)
         except OSError as error:
@@ -154,6 +144,16 @@ class Store:
             return self.get(key) or own
         _sync(final.parent)
         return Artifact(final, own.manifest, own.files)
+
+
+def look(folder: Path) -> Artifact | str | None:
+    """The artifact of the folder, what is wrong with it, or None when it is absent."""
+    try:
+        return read_artifact(folder)
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing" if _exists(folder) else None
+    except (Damaged, OSError) as error:
+        return str(error) if _exists(folder) else None
 
 
 def read_artifact(folder: Path, key: str | None = None) -> Artifact:
