@@ -13,12 +13,15 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from sparsekit.errors import SpecError, UsageError
-from sparsekit.model.kernel import LANG_PREFIXES, Kernel
-from sparsekit.model.op import Op
+from sparsekit.errors import SpecError, ToolchainError, UsageError
+from sparsekit.files import expanded, is_folder
+from sparsekit.model.kernel import LANG_PREFIXES, Address, Kernel
+from sparsekit.model.op import Case, Op
 from sparsekit.model.reference import Reference, parse_reference
+from sparsekit.model.toolchain import COMPILER_NAMES
 from sparsekit.model.validate import validate_against_op, validate_kernel, validate_op
-from sparsekit.spec_file import read_object
+from sparsekit.revisions import folder_at
+from sparsekit.spec_file import ask, read_object
 
 _PACKAGE = Path(__file__).resolve().parent
 _LANGS = {prefix: lang for lang, prefix in LANG_PREFIXES.items()}
@@ -30,16 +33,23 @@ class Broken:
 
     folder: Path
     reason: str
+    exit_code: int = SpecError.exit_code
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reference means: a kernel, those of its variants that were named, a toolchain id."""
+    """What a reference means: a kernel, those of its variants that were named, a toolchain id.
+
+    by_op: the reference named the op, so a command may choose among the kernels that compute it.
+    revision: the commit that the kernel's sources are from; None for those that lie here.
+    """
 
     kernel: Kernel
     op: Op
     variants: tuple[str, ...]
     toolchain: str | None = None
+    by_op: bool = False
+    revision: str | None = None
 
 
 def shipped_folder(name: str) -> Path:
@@ -48,19 +58,26 @@ def shipped_folder(name: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
-class Catalog:
-    """The kernels and ops at hand, read on first use."""
+def _shipped_roots() -> tuple[Path, ...]:
+    return shipped_folder("kernels_cu"), shipped_folder("kernels_triton")
 
-    def __init__(self, extra: Sequence[Path] = ()) -> None:
-        self._extra = tuple(extra)
+
+class Catalog:
+    """The kernels and ops at hand, read on first use. revisions: where sources of other git
+    revisions are laid out; without it no reference may name one."""
+
+    def __init__(
+        self, extra: Sequence[Path] = (), origin: str = "--kernels", revisions: Path | None = None
+    ) -> None:
+        """extra: folders beside the shipped ones. origin: where the user named them."""
+        self._extra, self._origin, self._revisions = tuple(extra), origin, revisions
 
     @cached_property
     def _folders(self) -> tuple[Path, ...]:
-        roots = (shipped_folder("kernels_cu"), shipped_folder("kernels_triton"), *self._extra)
         found: list[Path] = []
-        for root in roots:
+        for root in (*_shipped_roots(), *self._extra):
             if not root.is_dir():
-                raise UsageError(f"--kernels {root}: expected a folder of kernel folders")
+                raise UsageError(f"{self._origin}: {root}: expected a folder of kernel folders")
             found += [root] if (root / "spec.py").is_file() else _kernel_folders(root)
         return tuple(dict.fromkeys(found))
 
@@ -108,9 +125,15 @@ class Catalog:
     def kernel_in(self, folder: Path) -> Kernel:
         """The kernel of one folder. Raises SpecError with the reason when it cannot be used."""
         kernel = read_object(folder / "spec.py", "KERNEL", Kernel)
-        kernel = replace(kernel, name=folder.name, folder=folder)
+        kernel = replace(kernel, name=folder.name, folder=folder, address=None)
         validate_kernel(kernel)
-        return kernel
+        return replace(kernel, address=self._address(kernel))
+
+    def _address(self, kernel: Kernel) -> Address:
+        if kernel.folder.parent in _shipped_roots():
+            return Address(kernel.qualified_name)
+        has_op = (kernel.folder / "op.py").is_file() or kernel.op in self._shipped_ops
+        return Address(str(kernel.folder), () if has_op else self._extra)
 
     def op_of(self, kernel: Kernel) -> Op:
         """The op that the kernel computes: from its own folder, else by name.
@@ -135,24 +158,40 @@ class Catalog:
             return _read_op(self._brought_ops[kernel.op], kernel.op)
         known = ", ".join([*self._shipped_ops, *self._brought_ops])
         raise SpecError(
-            f"{kernel.folder / 'spec.py'}: unknown op {kernel.op!r}; known are {known}, "
+            f"{kernel.spec_file}: unknown op {kernel.op!r}; known are {known}, "
             "or put op.py and reference.py beside spec.py"
         )
 
-    def resolve(self, references: Iterable[str]) -> tuple[Choice, ...]:
+    def resolve(
+        self, references: Iterable[str], toolchains: Sequence[str] = ()
+    ) -> tuple[Choice, ...]:
         """What the references mean, each kernel's variants in the order of its spec.
 
-        No reference means every kernel. Raises UsageError for a name that nothing bears, or that
-        more than one kernel bears, and SpecError when the one that is named is broken.
+        No reference means every kernel. toolchains: ids for the references that name none; each
+        kernel comes once with every one that compiles its language. Raises UsageError for a name
+        that nothing bears, or that more than one kernel bears, SpecError when the one that is named
+        is broken, and ToolchainError for an id that compiles none of the kernels.
         """
-        parsed = [parse_reference(text) for text in references]
+        parsed = [parse_reference(text, is_folder) for text in references]
         if not parsed:
-            return tuple(self._choice(kernel, Reference(kernel.name)) for kernel in self.kernels)
-        return tuple(choice for reference in parsed for choice in self._meaning(reference))
+            found = [self._choice(kernel, Reference(kernel.name)) for kernel in self.kernels]
+        else:
+            found = [choice for reference in parsed for choice in self._compiled(reference)]
+        return _with_toolchains(found, toolchains)
+
+    def _compiled(self, reference: Reference) -> list[Choice]:
+        """What the reference means, less the kernels of a language that its toolchain is not of."""
+        choices, toolchain = self._meaning(reference), reference.toolchain
+        if toolchain is None:
+            return choices
+        kept = [c for c in choices if _compiles(toolchain, c.kernel)]
+        if not kept:
+            raise ToolchainError(f"{reference}: {_compiles_none(toolchain, choices)}")
+        return kept
 
     def _meaning(self, reference: Reference) -> list[Choice]:
         if reference.is_path:
-            folder = Path(reference.name).expanduser().resolve()
+            folder = expanded(reference.name, "the folder").resolve()
             if not (folder / "spec.py").is_file():
                 raise UsageError(f"{reference.name}: expected a kernel folder with a spec.py in it")
             return [self._choice(self.kernel_in(folder), reference)]
@@ -161,7 +200,7 @@ class Catalog:
             raise UsageError(f"no kernel computes the op {reference.name}")
         if not kernels:
             self._raise_unknown(reference)
-        return [self._choice(k, reference) for k in kernels if self._bears(k, reference)]
+        return [self._choice(k, reference, by_op) for k in kernels if self._bears(k, reference)]
 
     def _named(self, reference: Reference) -> tuple[list[Kernel], bool]:
         lang, slash, name = reference.name.rpartition("/")
@@ -188,19 +227,61 @@ class Catalog:
         wild = any(c in reference.name for c in "*?[")
         return not wild or bool(_variants(kernel, reference.variant))
 
-    def _choice(self, kernel: Kernel, reference: Reference) -> Choice:
+    def _choice(self, kernel: Kernel, reference: Reference, by_op: bool = False) -> Choice:
+        commit: str | None = None
+        if reference.revision:
+            kernel, commit = self._at_revision(kernel, reference.revision)
         names = _variants(kernel, reference.variant)
         if not names:
             known = ", ".join(v.name for v in kernel.variants)
             raise UsageError(f"{reference}: {kernel.name} has the variants {known}")
-        return Choice(kernel, self.op_of(kernel), names, reference.toolchain)
+        return Choice(
+            kernel, self.op_of(kernel), names, reference.toolchain, by_op, commit
+        )  # fmt: skip
+
+    def _at_revision(self, kernel: Kernel, revision: str) -> tuple[Kernel, str]:
+        if self._revisions is None:
+            raise UsageError(f"@git:{revision}: no folder to lay out another revision's sources in")
+        folder, commit = folder_at(kernel.folder, revision, self._revisions)
+        return self.kernel_in(folder), commit
 
     def _raise_unknown(self, reference: Reference) -> None:
         for broken in self.broken:
             if broken.folder.name == reference.name.rpartition("/")[2]:
                 raise SpecError(broken.reason)
         names = sorted({k.name for k in self.kernels} | set(self.ops))
-        raise UsageError(f"nothing is called {str(reference)!r}; known are {', '.join(names)}")
+        path = f"; for the folder write ./{reference}" if is_folder(reference.name) else ""
+        raise UsageError(
+            f"nothing is called {str(reference)!r}; known are {', '.join(names)}{path}"
+        )
+
+
+def _with_toolchains(choices: Sequence[Choice], toolchains: Sequence[str]) -> tuple[Choice, ...]:
+    """The choices that name no toolchain, with every one of these that compiles them."""
+    if not toolchains:
+        return tuple(choices)
+    open_choices = [c for c in choices if c.toolchain is None]
+    for identifier in toolchains:
+        if open_choices and not any(_compiles(identifier, c.kernel) for c in open_choices):
+            raise ToolchainError(_compiles_none(identifier, open_choices))
+    found: list[Choice] = []
+    for choice in choices:
+        if choice.toolchain is not None:
+            found.append(choice)
+        else:
+            fitting = [i for i in toolchains if _compiles(i, choice.kernel)]
+            found += [replace(choice, toolchain=identifier) for identifier in fitting]
+    return tuple(found)
+
+
+def _compiles(toolchain_id: str, kernel: Kernel) -> bool:
+    """Whether a toolchain of that id is for the kernel's language."""
+    return toolchain_id.startswith(f"{COMPILER_NAMES[kernel.lang]}-")
+
+
+def _compiles_none(toolchain_id: str, choices: Iterable[Choice]) -> str:
+    langs = " or ".join(sorted({c.kernel.lang for c in choices}))
+    return f"toolchain {toolchain_id!r} compiles no {langs} kernels"
 
 
 def _variants(kernel: Kernel, pattern: str | None) -> tuple[str, ...]:
@@ -214,4 +295,14 @@ def _kernel_folders(root: Path) -> list[Path]:
 def _read_op(file: Path, name: str) -> Op:
     op = replace(read_object(file, "OP", Op), name=name, folder=file.parent)
     validate_op(op, file)
+    for case in (*op.cases, *(c.for_emulator() for c in op.cases)):
+        if problem := check_case(op, case):
+            raise SpecError(f"{file}: case {case.name!r}: {problem}")
     return op
+
+
+def check_case(op: Op, case: Case) -> str | None:
+    """What the op says is wrong with the case, before its data is made."""
+    asked = f"check_case() of {case.name!r}"
+    problem: str | None = ask(op.folder / "op.py", asked, op.check_case, case, kind=str | None)
+    return problem

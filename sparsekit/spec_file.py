@@ -1,4 +1,4 @@
-"""Reading `spec.py` and `op.py`: Python files that are data.
+"""Reading `spec.py` and `op.py`, Python files that are data, and calling what they define.
 
 Their syntax tree is checked before they run: they import `sparsekit.model` and a few pure modules
 of the standard library, and name no builtin that reaches outside. That keeps mistakes out, not
@@ -8,10 +8,12 @@ malice: a kernel folder is code that you run, like any source that you compile.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparsekit.errors import SparsekitError, SpecError
+from sparsekit.model.fields import type_problems
 
 _MODULES = frozenset({
     "__future__", "collections", "collections.abc", "dataclasses", "enum", "fractions", "functools",
@@ -34,19 +36,46 @@ def read_object(file: Path, name: str, kind: type[T]) -> T:
         raise SpecError(f"{file} cannot be read: {error}") from error
     except SyntaxError as error:
         raise SpecError(f"{file}:{error.lineno}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SpecError(f"{file} cannot be parsed: {error}") from error
     _check(tree, file)
     namespace: dict[str, object] = {"__name__": f"sparsekit_{file.stem}", "__file__": str(file)}
     try:
         exec(compile(tree, str(file), "exec"), namespace)
-    except SparsekitError as error:
-        raise SpecError(f"{file}: {error}") from error
-    except Exception as error:
-        raise SpecError(f"{file}:{_line(error, file)}: {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a spec must not end the command
+        raise SpecError(f"{file}:{_line(error, file)}: {_told(error)}") from error
     found = namespace.get(name)
     if not isinstance(found, kind):
         what = "nothing" if found is None else f"a {type(found).__name__}"
         raise SpecError(f"{file} must bind {name} to a {kind.__name__}, found {what}")
     return found
+
+
+def ask(file: Path, what: str, function: Callable[..., Any], *args: Any, kind: Any) -> Any:
+    """What a function of spec.py or op.py says of a call, of the annotated kind.
+
+    Raises SpecError naming the file and what was asked when it raises, or answers something else.
+    """
+    try:
+        answer = function(*args)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        line = _line(error, file)
+        at = f"{file}:{line}" if line else str(file)
+        raise SpecError(f"{at}: {what} raised {_told(error)}") from error
+    for problem in type_problems(answer, kind, what):
+        raise SpecError(f"{file}: {problem}")
+    return answer
+
+
+def _told(error: BaseException) -> str:
+    """The error in a line; one of ours speaks for itself."""
+    if isinstance(error, SparsekitError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _check(tree: ast.Module, file: Path) -> None:
@@ -71,8 +100,8 @@ def _check(tree: ast.Module, file: Path) -> None:
                 )
 
 
-def _line(error: Exception, file: Path) -> int:
-    """The line of the file where the error arose."""
+def _line(error: BaseException, file: Path) -> int:
+    """The line of the file where the error arose; 0 when it arose elsewhere."""
     line, trace = 0, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(file):

@@ -14,7 +14,15 @@ from sparsekit.runtime.probe import Probe, probe_devices
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKE_TOOLCHAINS = "SPARSEKIT_TEST_TOOLCHAINS"
-COMPILERS = ("triton==3.6.0", "triton==3.8.0", "nvidia-cuda-nvrtc==13.5.37")
+RUN_SLOW = "SPARSEKIT_TEST_SLOW"
+# By mark, the variable without which its tests are skipped, and what it is set for.
+ASKED_FOR = {
+    "toolchains": (MAKE_TOOLCHAINS, "to fetch compilers"),
+    "slow": (RUN_SLOW, "for what takes minutes"),
+}
+COMPILERS = (
+    "triton==3.6.0", "triton==3.7.1", "triton==3.8.0", "triton==3.9.0", "nvrtc==13.5.37",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -25,12 +33,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = f"no GPU: {probe.problem or 'the driver shows none'}"
             for item in gpu_items:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    if not os.environ.get(MAKE_TOOLCHAINS):
-        for item in items:
-            if item.get_closest_marker("toolchains"):
-                item.add_marker(
-                    pytest.mark.skip(reason=f"set {MAKE_TOOLCHAINS}=1 to fetch compilers")
-                )
+    for mark, (variable, purpose) in ASKED_FOR.items():
+        if not os.environ.get(variable):
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(pytest.mark.skip(reason=f"set {variable}=1 {purpose}"))
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +56,9 @@ def run_cli(tmp_path: Path, known_digests: Path):
     """Run `python -m sparsekit` as a user would; the store is a folder of the test's own."""
 
     def run(*args: str, cwd: Path = ROOT, timeout: float = 300, **env: str):
+        inherited = {n: v for n, v in os.environ.items() if not n.startswith("SPARSEKIT_")}
         full = {
-            **os.environ,
+            **inherited,
             "SPARSEKIT_CACHE_DIR": str(tmp_path / "store"),
             "COLUMNS": "200",
             **env,
@@ -76,19 +84,7 @@ def toolchain_data_dir(tmp_path_factory) -> Path:
     """A data folder with the compilers; $SPARSEKIT_TEST_TOOLCHAIN_DIR keeps it between runs."""
     kept = os.environ.get("SPARSEKIT_TEST_TOOLCHAIN_DIR")
     data = Path(kept) if kept else tmp_path_factory.mktemp("data")
-    for requirement in COMPILERS:
-        name = requirement.replace("nvidia-cuda-", "").replace("==", "-")
-        site = data / "toolchains" / name
-        if not site.is_dir():
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--target",
-                str(site),
-            ]
-            subprocess.run([*command, requirement], check=True)
+    command = [sys.executable, "-m", "sparsekit", "toolchain", "add", *COMPILERS]
+    env = {**os.environ, "SPARSEKIT_DATA_DIR": str(data), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, check=True, env=env, cwd=data)
     return data

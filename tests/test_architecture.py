@@ -18,9 +18,11 @@ ALLOWED = {
     "torch": ("runtime/tensors", "check/", "measure/", "ops/", "cli/device"),
     "triton": ("aot/triton_aot",),
     "numpy": ("emulator/", "check/", "measure/"),
-    "cuda": ("runtime/driver", "aot/nvrtc"),
+    "cuda": ("runtime/driver", "runtime/nvml", "aot/nvrtc"),
     "platformdirs": ("settings",),
     "safetensors": ("check/files",),
+    "zstandard": ("store/bundle", "codegen/fatbin"),
+    "lz4": ("codegen/fatbin",),
 }
 MAX_LINES = 330
 

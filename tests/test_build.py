@@ -6,6 +6,7 @@ import json
 import os
 import py_compile
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -249,8 +250,92 @@ def test_one_failing_job_does_not_stop_the_others(run_cli, tmp_path):
     done = run_cli("build", str(folder) + ":plain", "--arch", "9.0")
     assert done.returncode == 5
     assert "not here" in done.stdout
-    repeat = "sparsekit build cu/scale_cu:plain@"
-    assert repeat in done.stdout
+    assert f"sparsekit build {folder}:plain@" in done.stdout
+
+
+def pasted(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a command that was printed."""
+    words = f"{shlex.quote(sys.executable)} -m {command}"
+    full = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(
+        ["bash", "-c", words], cwd=cwd, env=full, capture_output=True, text=True, check=False
+    )
+
+
+def repeat_of(done) -> str:
+    (line,) = [x for x in done.stdout.splitlines() if "repeat it with: " in x]
+    return line.partition("repeat it with: ")[2]
+
+
+def test_the_command_that_repeats_a_failure_does(run_cli, tmp_path):
+    """From another folder, for a path with a blank, `@` and `:`, and with the store of the flag."""
+    folder = copy(CUDA, tmp_path / "my w@2" / "a:b")
+    _append(folder / "kernel.cu", '#error "not here"\n')
+    store = tmp_path / "another store"
+    options = ("--arch", "8.0", "--cache-dir", str(store))
+    command = repeat_of(run_cli("build", f"{folder}:plain", *options))
+    (tmp_path / "elsewhere").mkdir()
+    again = pasted(command, tmp_path / "elsewhere", SPARSEKIT_CACHE_DIR=str(tmp_path / "c"))
+    assert again.returncode == 5, again.stderr
+    assert "not here" in again.stdout
+    (folder / "kernel.cu").write_text((Path(CUDA) / "kernel.cu").read_text())
+    assert pasted(command, tmp_path / "elsewhere").returncode == 0
+    assert list(store.glob("v1/*/*/kernel.cubin"))
+
+
+def test_the_command_for_a_kernel_that_shares_an_op_names_its_folders(run_cli, tmp_path):
+    kernels = tmp_path / "kernels"
+    copy(CUDA, kernels / "first")
+    second = copy(CUDA, kernels / "second")
+    (second / "op.py").unlink()
+    _append(second / "kernel.cu", '#error "not here"\n')
+    done = run_cli("build", "second:plain", "--arch", "8.0", "--kernels", str(kernels))
+    again = pasted(repeat_of(done), tmp_path, SPARSEKIT_CACHE_DIR=str(tmp_path / "store"))
+    assert again.returncode == 5, again.stderr
+
+
+BROKEN = {
+    "import": ("scale_triton", "kernel.py", "import triton\n", "import triton, numpy\n", 3),
+    "op": ("scale_cu", "op.py", "OP = Op(", "OP = Op(nothing=1, ", 3),
+    "option": ("scale_cu", "spec.py", 'op="scale"', 'op="scale", options={"fast": 1}', 3),
+    "spec": ("scale_cu", "spec.py", "KERNEL = ", "raise SystemExit(0)\nKERNEL = ", 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_folder_leaves_the_others_alone(broken, run_cli, tmp_path):
+    source, file, old, new, code = BROKEN[broken]
+    folder = copy(str(KERNELS / source), tmp_path / "kernels" / "bad")
+    _replace(folder / file, old, new)
+    copy(CUDA, tmp_path / "kernels" / "good")
+    options = ("--kernels", str(tmp_path / "kernels"), "--arch", "8.0")
+    planned = build(run_cli, *options, "-n", code=code)
+    assert {"good", "sparse_prefill", "gated_pool"} <= {j["kernel"] for j in planned["jobs"]}
+    assert "bad" not in {j["kernel"] for j in planned["jobs"]}
+    assert [b["folder"] for b in planned["broken"]] == [str(folder)]
+    listed = run_cli("list", "--kernels", str(tmp_path / "kernels"), "--format", "json")
+    assert listed.returncode == code
+    if broken in ("import", "option"):  # named, it does not stop those beside it either
+        good = str(tmp_path / "kernels" / "good")
+        result = build(run_cli, str(folder), good + ":plain", "--arch", "8.0", code=code)
+        assert [a["status"] for a in result["artifacts"]] == ["built"]
+        assert [b["folder"] for b in result["broken"]] == [str(folder)]
+
+
+def test_a_compiler_that_is_missing_leaves_the_other_language_alone(run_cli):
+    result = build(
+        run_cli, CUDA + ":plain", TRITON, "--arch", "8.0", code=4, TRITON_PTXAS_PATH="/no/ptxas"
+    )
+    assert [(a["kernel"], a["status"]) for a in result["artifacts"]] == [("scale_cu", "built")]
+    assert "/no/ptxas" in result["broken"][0]["reason"]
+
+
+def test_a_reference_whose_toolchain_is_of_another_language_is_never_dropped(run_cli):
+    for others in ([], ["gated_pool"]):
+        done = run_cli("build", "-n", "sparse_prefill@triton-3.7.1", *others, "--arch", "9.0")
+        assert done.returncode == 4, done.stderr
+        assert "sparse_prefill@triton-3.7.1" in done.stderr
+        assert "compiles no cuda kernels" in done.stderr
 
 
 def test_a_body_that_was_compiled_out_is_refused(run_cli, tmp_path):
@@ -463,7 +548,7 @@ def test_workers_die_with_their_builder(tmp_path):
     builder.kill()
     builder.wait()
     until(lambda: not any(runs(worker) for worker in workers))
-    assert list(tmp_path.glob("sparsekit-worker-*")) == []
+    until(lambda: list(tmp_path.glob("sparsekit-worker-*")) == [])
 
 
 def test_killed_builds_never_leave_a_bad_entry(run_cli, tmp_path):

@@ -11,13 +11,18 @@ import pytest
 from conftest import ROOT
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
-CUDA = str(KERNELS / "scale_cu") + ":plain"
+CUDA, TRITON = str(KERNELS / "scale_cu") + ":plain", str(KERNELS / "scale_triton")
 COMMANDS = (
     "build",
     "list",
     "run",
     "verify",
     "emulate",
+    "bench",
+    "profile",
+    "report",
+    "bundle export",
+    "bundle import",
     "inspect-sass",
     "doctor",
     "completion",
@@ -34,7 +39,21 @@ def test_help(run_cli, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "list", "run", "verify", "emulate", "inspect-sass", "doctor", "cache"]
+    "command",
+    [
+        "build",
+        "list",
+        "run",
+        "verify",
+        "emulate",
+        "bench",
+        "profile",
+        "report",
+        "bundle",
+        "inspect-sass",
+        "doctor",
+        "cache",
+    ],
 )
 def test_help_has_examples(run_cli, command):
     assert f"\n  sparsekit {command}" in run_cli(command, "--help").stdout
@@ -61,7 +80,19 @@ WRONG = {
     "set without inputs": (["verify", "gated_pool", "--set", "out_dtype=fp32"], 2, "--inputs"),
     "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda, cuda:N or cpu"),
     "several ops to run": (["run", "*", "--case", "r8_d128"], 2, "several ops"),
+    "condition that is none": (["bench", "gated_pool", "--fail-if", "slow"], 2, "'ratio>1.02'"),
+    "rounds of a seed": (["bench", "--protocol", "seed1", "--rounds", "9"], 2, "has its own"),
+    "callable of no op": (["bench", "py:a:b"], 2, "name a kernel or op too"),
+    "two ops compared": (["bench", "gated_pool", "--against", "sparse_prefill"], 2, "one op"),
+    "revision that is none": (["bench", "gated_pool@git:no-such"], 2, "no-such"),
+    "profile of no case": (["profile", "gated_pool"], 2, "--case"),
+    "profile of an unknown case": (["profile", "gated_pool", "--case", "x"], 2, "no case 'x'"),
+    "report of nothing": (["report"], 2, "at least one result file"),
+    "report of what is no result": (["report", "pyproject.toml"], 2, "does not read as a result"),
     "form that is none": (["list", "--format", "xml"], 2, "xml"),
+    "no such user": (["build", "~nosuchuser/x"], 2, "~nosuchuser/x"),
+    "no store": (["build", CUDA, "--cache-dir", ""], 2, "expected a folder, found ''"),
+    "no kernels": (["list", "--kernels", ""], 2, "expected a folder, found ''"),
 }  # fmt: skip
 
 
@@ -75,10 +106,84 @@ def test_what_is_wrong_is_said_once_with_exit_2(run_cli, wrong):
     assert done.stdout == ""
 
 
+PAGED, PREFILL = "sparse_attn_paged decode_small", "sparse_prefill small_576"
+SETTINGS = {
+    f"{PREFILL} topk=-5": "expected 0 or more",
+    f"{PREFILL} s_q=-1": "expected 0 or more",
+    f"{PREFILL} s_q=many": "expected an integer",
+    f"{PREFILL} q_pad=-1": "expected 0 or more",
+    f"{PREFILL} h_kv=2": "h_kv must be 1, found 2",
+    f"{PREFILL} d_qk=100": "d_qk must be one of (512, 576), found 100",
+    f"{PREFILL} indices=bogus": "expected one of random, ramp, ramp_saturating, ",
+    f"{PREFILL} values=abc": "expected one of normal, nan, inf",
+    f"{PREFILL} topk_length=long": "expected one of none, valid, hostile",
+    f"{PREFILL} scale=big": "expected a number",
+    f"{PREFILL} nope=1": "has s_q s_kv",
+    f"{PAGED} n_window=9999": "n_window must lie in [0, topk = 300], found 9999",
+    f"{PAGED} return_lse=maybe": "expected one of true, false, 1, 0, yes, no",
+    f"{PAGED} sink=none": "expected one of finite, off, special",
+    "gated_pool r8_d128 out_dtype=banana": "expected one of fp32, bf16, fp16",
+    "gated_pool r8_d128 values=abc": "expected one of normal, special, equal, one_large",
+    "gated_pool r8_d128 R=0": "R must be at least 1",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_makes_no_case(run_cli, setting):
+    op, case, change = setting.split()
+    done = run_cli("run", op, "--case", case, "--set", change)
+    assert done.returncode == 2, done.stderr
+    assert f"--set {change}: " in done.stderr
+    assert SETTINGS[setting] in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_settings_that_make_a_case():
+    from sparsekit.discover import Catalog
+    from sparsekit.model.op import with_settings
+
+    op = Catalog().ops["sparse_attn_paged"]
+    changes = {"topk": "200", "return_lse": "No", "sink": "off", "scale": "0.5", "q_pad": "16"}
+    case = with_settings(op, op.case("prefill_counts"), changes)
+    assert case.dims["topk"] == 200
+    options = {name: case.options[name] for name in ("return_lse", "sink", "scale", "q_pad")}
+    assert options == {"return_lse": False, "sink": "off", "scale": 0.5, "q_pad": 16}
+
+
+MISTAKES = {
+    "no such case": (["run", CUDA, "--case", "nope"], "its cases are small, padded, empty"),
+    "no such pattern": (["verify", CUDA, "--case", "nope*"], "its cases are small"),
+    "no file to run": (["run", CUDA, "--inputs", "no.st"], "--inputs no.st: there is no such file"),
+    "no file": (["verify", CUDA, "--inputs", "no.st"], "--inputs no.st: there is no such file"),
+    "inputs of several": (["verify", CUDA, "gated_pool", "--inputs", str(ROOT / "LICENSE")],
+                          "the tensors of one op"),
+    "no such scalar": (["run", CUDA, "--inputs", str(ROOT / "LICENSE"), "--set", "beta=1"],
+                       "the scalars of scale are alpha"),
+    "no number": (["verify", CUDA, "--inputs", str(ROOT / "LICENSE"), "--set", "alpha=x"],
+                  "--set alpha=x: expected a number"),
+    "no one base": (["verify", CUDA, "--bitwise", "--against", "gated_pool"], "one variant"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_before_the_gpu_is_looked_for(run_cli, mistake):
+    args, told = MISTAKES[mistake]
+    done = run_cli(*args)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
 def test_without_a_gpu_run_exits_6_and_so_does_verify_when_nothing_is_built(run_cli, probe):
     if probe.devices:
         pytest.skip("this machine has a GPU")
-    for args in (["verify", CUDA], ["run", CUDA, "--case", "small"], ["verify", "--bitwise", CUDA]):
+    for args in (
+        ["verify", CUDA],
+        ["run", CUDA, "--case", "small"],
+        ["verify", "--bitwise", CUDA],
+        ["bench", CUDA],
+    ):
         done = run_cli(*args)
         assert done.returncode == 6
         assert "see sparsekit doctor" in done.stderr
@@ -159,6 +264,83 @@ def test_settings_from_the_project_file(run_cli, tmp_path):
     assert run_cli("list", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("tool = 3", "tool must be a table, found 3"),
+        ("[tool]\nsparsekit = 3", "sparsekit must be a table, found 3"),
+        ("[tool.sparsekit]\ncache-dir = 5", "cache-dir must be a folder, found 5"),
+        ('[tool.sparsekit]\ncache-dir = ["a"]', "cache-dir must be a folder, found ['a']"),
+        ("[tool.sparsekit]\ndata-dir = 5", "data-dir must be a folder, found 5"),
+        ("[tool.sparsekit]\nkernels = 'a'", "kernels must be a list of folders, found 'a'"),
+        ("[tool.sparsekit]\nkernels = ['no/folder']", "[tool.sparsekit] kernels: "),
+        ("[tool.sparsekit]\ncache-dir = '~nosuchuser/x'", "cache-dir '~nosuchuser/x' is no path"),
+    ],
+)
+def test_a_project_file_that_is_wrong(run_cli, tmp_path, text, told):
+    (tmp_path / "pyproject.toml").write_text(text)
+    done = run_cli("list", cwd=tmp_path, SPARSEKIT_CACHE_DIR="")
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["SPARSEKIT_CACHE_DIR", "SPARSEKIT_DATA_DIR", "SPARSEKIT_KERNELS"])
+@pytest.mark.parametrize("value", ["~nosuchuser/x", "/tmp/" + "n" * 300])
+def test_a_variable_that_is_no_path(run_cli, name, value):
+    for command in ("list", "build", "verify"):
+        done = run_cli(command, **{name: value})
+        assert done.returncode == 2, done.stdout
+        assert f"{name} '{value}' is no path" in done.stderr
+        assert "Traceback" not in done.stderr
+    for command in ("doctor", "--version"):
+        done = run_cli(command, **{name: value})
+        assert done.returncode == 0
+        assert f"{name} '{value}' is no path" in done.stdout
+
+
+def test_a_folder_that_is_not_there_is_told_by_its_variable(run_cli):
+    done = run_cli("list", SPARSEKIT_KERNELS="/nonexistent")
+    assert done.returncode == 2
+    assert "SPARSEKIT_KERNELS: /nonexistent" in done.stderr
+
+
+def shell(command: str, tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
+    full = {**os.environ, "PYTHONPATH": str(ROOT), "SPARSEKIT_CACHE_DIR": str(tmp_path), **env}
+    words = command.replace("sparsekit", f"{sys.executable} -m sparsekit", 1)
+    return subprocess.run(
+        ["bash", "-c", words], cwd=tmp_path, env=full, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["list", "--version", "--help", "cache dir", "completion bash"])
+@pytest.mark.parametrize("target", ["/dev/full", "&-"])
+def test_output_that_cannot_be_written(tmp_path, command, target):
+    if target == "/dev/full" and not os.path.exists(target):
+        pytest.skip("this system has no /dev/full")
+    done = shell(f"sparsekit {command} >{target}", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sparsekit: cannot write to standard output: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_streams_that_are_closed_and_not_needed(tmp_path):
+    assert shell("sparsekit list -o out.txt >&- 2>&- <&-", tmp_path).returncode == 0
+    assert "sparse_prefill" in (tmp_path / "out.txt").read_text()
+    assert shell(f"sparsekit build {CUDA} --arch 8.0 2>&-", tmp_path).returncode == 0
+
+
+def test_ctrl_c_while_packages_are_imported(run_cli, tmp_path):
+    (tmp_path / "click.py").write_text(
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
+        "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    done = run_cli("list", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 130
+    assert done.stderr == "sparsekit: interrupted\n"
+
+
 def test_the_flag_wins_over_the_variable(run_cli, tmp_path):
     done = run_cli("cache", "dir", "--cache-dir", str(tmp_path / "flag"))
     assert done.stdout.strip() == str(tmp_path / "flag")
@@ -176,8 +358,14 @@ def test_cache_commands(run_cli, tmp_path):
     assert verify.returncode == 7
     assert "does not match" in json.loads(verify.stdout)["damaged"][0]["problem"]
     assert "1 artifacts removed" in run_cli("cache", "prune", "--max-size", "12K").stdout
+    pruned = run_cli("cache", "prune", "--max-size", "99G", "--format", "json")
+    assert json.loads(pruned.stdout)["removed"] == []
+    assert json.loads(run_cli("cache", "dir", "--format", "json").stdout)["dir"] == str(
+        tmp_path / "store"
+    )
     assert run_cli("cache", "clear").returncode == 130  # nobody is there to say yes
-    assert run_cli("cache", "clear", "--yes").returncode == 0
+    cleared = run_cli("cache", "clear", "--yes", "--format", "json")
+    assert len(json.loads(cleared.stdout)["removed"]) == 1
     assert json.loads(run_cli("cache", "info", "--format", "json").stdout)["artifacts"] == 0
 
 
@@ -198,6 +386,31 @@ def test_a_missing_home_works_with_one_warning(run_cli, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.count("cannot be written") == 1
+
+
+NO_PASSWORD_ENTRY = """
+import os, pwd
+def missing(*args):
+    raise KeyError("no such user")
+pwd.getpwuid = pwd.getpwnam = missing
+os.environ.pop("HOME", None)
+"""
+
+
+def test_a_user_without_a_home_works_with_one_warning(run_cli, tmp_path):
+    """As under a user number that the password file does not have, with HOME unset."""
+    (tmp_path / "sitecustomize.py").write_text(NO_PASSWORD_ENTRY)
+    nobody = {"PYTHONPATH": str(tmp_path), "SPARSEKIT_CACHE_DIR": "", "XDG_CACHE_HOME": ""}
+    done = run_cli("build", CUDA, TRITON, "--arch", "8.0", **nobody)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be written") == 1
+    assert done.stderr.count("sparsekit: ") == 1
+    done = run_cli("cache", "dir", **nobody)
+    assert done.returncode == 7
+    assert "Set SPARSEKIT_CACHE_DIR" in done.stderr
+    assert "Traceback" not in done.stderr
+    for command in ("doctor", "list", "--version"):
+        assert run_cli(command, **nobody).returncode == 0
 
 
 def test_version_names_the_toolchains(run_cli):

@@ -11,7 +11,7 @@ from conftest import ROOT
 from sparsekit.aot.elf import read_cubin
 from sparsekit.aot.ptxas_log import Spills, remarks, spills
 from sparsekit.codegen.ptx_loads import ptx_loads
-from sparsekit.codegen.sass import SassInstruction, access_bytes, sass_loads
+from sparsekit.codegen.sass import access_bytes
 from sparsekit.errors import CompileError
 from sparsekit.ptx import parse
 
@@ -143,22 +143,6 @@ def test_bytes_per_thread(opcode):
     assert access_bytes(opcode) == WIDTHS[opcode]
 
 
-def test_loads_that_never_run_are_not_counted_and_bulk_copies_have_no_width():
-    code = tuple(
-        SassInstruction(16 * i, predicate, opcode, "")
-        for i, (predicate, opcode) in enumerate(
-            [
-                ("", "LDG.E.128"),
-                ("@P0", "LDG.E.128"),
-                ("@!PT", "LDS"),
-                ("", "UBLKCP.S.G"),
-                ("", "FADD"),
-            ]
-        )
-    )
-    assert sass_loads(code) == {"LDG": {"16": 2}, "UBLKCP": {"?": 1}}
-
-
 PTX = """
 .version 8.7
 .target sm_90
@@ -228,3 +212,48 @@ def test_the_arch_is_read_back_from_the_cubin():
         CompileError, match="asked the compiler for sm_90, and the cubin is for sm_86"
     ):
         _check_arch(Cubin("sm_86", True, {}), "sm_90")
+
+
+PREFILL = {"LDGSTS": {"16": 16}}
+
+
+@pytest.mark.parametrize("arch", ["8.0", "9.0", "10.0"])
+def test_kv_rows_are_gathers_and_indices_are_not(run_cli, arch):
+    """The prefill's 16 rows of 16 bytes; neither q, nor the indices, nor a loaded count."""
+    entries = inspect(run_cli, "triton/sparse_attn_paged:hint16", "--arch", arch)["entries"]
+    prefills = [e for e in entries if e["entry"] == "sparse_attn_paged_prefill"]
+    assert [e["gathers"] for e in prefills] == [PREFILL, PREFILL]
+    assert all(e["sass_loads"]["LDG"]["4"] >= 17 for e in prefills)  # indices among them
+    merges = [e for e in entries if e["entry"] == "sparse_attn_paged_decode_merge"]
+    assert [e["gathers"] for e in merges] == [{}, {}]
+
+
+def test_the_gathers_of_cuda_are_the_16_byte_copies(run_cli):
+    for entry in inspect(run_cli, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]:
+        assert set(entry["gathers"]) == {"LDGSTS"}
+        assert set(entry["gathers"]["LDGSTS"]) == {"16"}
+        assert entry["facts"]["gather.count"] < sum(entry["sass_loads"]["LDGSTS"].values())
+
+
+def test_gated_pool_gathers_nothing(run_cli):
+    entries = inspect(run_cli, "gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
+    assert len(entries) == 6
+    assert [e["gathers"] for e in entries] == [{}] * 6
+    with_gathers = [e for e in entries if "gather.min_bytes" in e["facts"]]
+    assert with_gathers == []
+
+
+def test_the_second_call_disassembles_nothing(run_cli, only_tool):
+    """The ledger is in the store: no disassembler is there any more, and nothing is missed."""
+    first = inspect(run_cli, CUDA, "--arch", "8.0")
+    assert inspect(run_cli, CUDA, "--arch", "8.0", **only_tool("#!/bin/sh\nexit 1\n")) == first
+
+
+def test_resources_stand_beside_the_limits_of_the_arch(run_cli):
+    (entry,) = inspect(run_cli, CUDA, "--arch", "8.6")["entries"]
+    assert entry["shared_limit_bytes"] == 99 * 1024
+    assert entry["threads"] == 128
+    assert entry["facts"]["code_bytes"] > 0
+    (prefill, _) = inspect(run_cli, "cu/sparse_prefill:skip", "--arch", "9.0")["entries"]
+    assert prefill["facts"]["mma.HMMA.16816.F32.BF16"] == prefill["facts"]["mma.count"] > 0
+    assert prefill["facts"]["barriers"] >= 2

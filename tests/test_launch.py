@@ -341,7 +341,7 @@ def test_without_building_what_is_missing_is_named(call, tmp_path):
     env = {"SPARSEKIT_CACHE_DIR": str(tmp_path / "empty")}
     answer, _ = call(build=False, env=env)
     assert "MissingArtifactError" in answer["kinds"]
-    assert "sparsekit build cu/scale_cu:plain@nvrtc-" in answer["error"]
+    assert f"sparsekit build {CUDA}:plain@nvrtc-" in answer["error"]
 
 
 PROBE = ("-m", "sparsekit", "build", CUDA + ":plain", "-n", "--format", "json")

@@ -7,112 +7,130 @@ tile. The trailing skip, which the seed has not, adds one 4-byte load in a loop 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 
 import pytest
 
-from sparsekit.codegen.sass import SassInstruction, access_bytes
-
-ARCHS = "8.0;8.6;8.9;9.0;10.0;12.0"
+TRITONS = ("triton-3.6.0", "triton-3.7.1", "triton-3.8.0", "triton-3.9.0")
+GOOD, BAD = TRITONS[:2], TRITONS[2:]
+TARGETS = {
+    "9.0": ["sm_90a"],
+    "8.0;8.6;8.9;9.0;10.0;12.0": ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"],
+}
+FEW, ALL = TARGETS
 SKIP_LOADS = 1
-_NARROW = ({"16": 12, "4": 2 + SKIP_LOADS, "2": 64}, {"4": 2})
-EXPECTED = {
-    ("triton-3.6.0", "plain"): (({"16": 4, "4": 18 + SKIP_LOADS}, {"16": 16, "8": 2}), 67968),
-    ("triton-3.6.0", "hint16"): (({"16": 4, "4": 18 + SKIP_LOADS}, {"16": 16, "8": 2}), 67968),
-    ("triton-3.8.0", "plain"): (_NARROW, 82048),
-    ("triton-3.8.0", "hint16"): (({"16": 4, "4": 18 + SKIP_LOADS}, {"16": 16, "4": 2}), 67968),
+# Widths of ld.global and cp.async in PTX, in bytes, of the prefill; and its shared bytes.
+WIDE_LOADS = {"16": 4, "4": 18 + SKIP_LOADS}
+WIDE = {
+    "triton-3.6.0": (WIDE_LOADS, {"16": 16, "8": 2}),
+    "triton-3.7.1": (WIDE_LOADS, {"16": 16, "4": 2}),
+    "triton-3.8.0": (WIDE_LOADS, {"16": 16, "4": 2}),
+    "triton-3.9.0": (WIDE_LOADS, {"16": 16, "4": 2}),
 }
-TILE_LOOPS = {
-    ("triton-3.6.0", "plain"): {"LDG:4": 8, "LDGSTS:8": 1, "LDGSTS:16": 8},
-    ("triton-3.6.0", "hint16"): {"LDG:4": 8, "LDGSTS:8": 1, "LDGSTS:16": 8},
-    ("triton-3.8.0", "plain"): {"LDG:16": 8, "LDG:2": 64, "LDGSTS:4": 1},
-    ("triton-3.8.0", "hint16"): {"LDG:4": 8, "LDGSTS:4": 1, "LDGSTS:16": 8},
-}
+NARROW = ({"16": 12, "4": 2 + SKIP_LOADS, "2": 64}, {"4": 2})
+WIDE_SHARED_BYTES, NARROW_SHARED_BYTES = 67968, 82048
+# Gathers of one step of the loop over tiles, by class and width.
+WIDE_GATHERS, NARROW_GATHERS = {"LDGSTS": {"16": 8}}, {"LDG": {"2": 64}}
 # Loads in one step of the loop that finds the largest score.
-MAX_LOOPS = {
-    ("triton-3.6.0", "plain"): 4, ("triton-3.6.0", "unroll2"): 8,
-    ("triton-3.8.0", "plain"): 1, ("triton-3.8.0", "unroll2"): 8,
-}  # fmt: skip
+MAX_LOOP = {
+    "plain": {t: 4 if t in GOOD else 1 for t in TRITONS},
+    "unroll2": dict.fromkeys(TRITONS, 8),
+}
 pytestmark = pytest.mark.toolchains
-_LISTED = re.compile(r"/\*([0-9a-f]+)\*/\s+(@\S+)?\s*(\S+)\s?(.*)")
+
+
+@pytest.fixture(scope="module", params=[FEW, pytest.param(ALL, marks=pytest.mark.slow)])
+def archs(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def inspected(toolchain_data_dir, tmp_path_factory):
-    """Entries of a kernel under a toolchain, with their SASS; each pair is inspected once."""
-    known: dict[tuple[str, str], list[dict]] = {}
+def inspected(archs, toolchain_data_dir, tmp_path_factory):
+    """What the one command says of a kernel; each kernel is inspected once."""
+    known: dict[str, dict] = {}
     store = str(tmp_path_factory.mktemp("seed2-store"))
 
-    def get(run_cli, kernel: str, toolchain: str) -> list[dict]:
-        if (kernel, toolchain) not in known:
+    def get(run_cli, kernel: str) -> dict:
+        if kernel not in known:
             done = run_cli(
-                "inspect-sass", f"triton/{kernel}@{toolchain}", "--arch", ARCHS, "--dump", "sass",
-                "--format", "json", SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
-                SPARSEKIT_CACHE_DIR=store, timeout=1200,
+                "inspect-sass", f"triton/{kernel}", "--toolchain", ",".join(TRITONS),
+                "--arch", archs, "--format", "json", SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
+                SPARSEKIT_CACHE_DIR=store, timeout=2400,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
-            known[kernel, toolchain] = json.loads(done.stdout)["entries"]
-        return known[kernel, toolchain]
+            known[kernel] = json.loads(done.stdout)
+        return known[kernel]
 
     return get
 
 
-def loops(listing: list[str]) -> list[Counter[str]]:
-    """Global loads by width in each loop: what lies between a backward branch and its target."""
-    code = []
-    for line in listing:
-        match = _LISTED.fullmatch(line.strip())
-        assert match, line
-        code.append(SassInstruction(int(match[1], 16), match[2] or "", match[3], match[4]))
-    found = []
-    for instruction in code:
-        target = re.search(r"0x([0-9a-f]+)\s*$", instruction.operands)
-        if instruction.base == "BRA" and target and int(target[1], 16) < instruction.offset:
-            body = [i for i in code if int(target[1], 16) <= i.offset <= instruction.offset]
-            loads = [i for i in body if i.base in ("LDG", "LDGSTS")]
-            found.append(Counter(f"{i.base}:{access_bytes(i.opcode)}" for i in loads))
-    return found
-
-
-def prefill(entries: list[dict], variant: str) -> list[dict]:
+def prefill(data: dict, variant: str, toolchain: str, archs: str) -> list[dict]:
     chosen = [
         e
-        for e in entries
-        if e["variant"] == variant
+        for e in data["entries"]
+        if (e["variant"], e["toolchain"]) == (variant, toolchain)
         and e["entry"] == "sparse_attn_paged_prefill"
         and "has_cmp_counts0" in e["instance"]
     ]
-    assert len(chosen) == len(ARCHS.split(";"))
+    assert [e["arch"] for e in chosen] == TARGETS[archs]
     return chosen
 
 
-@pytest.mark.parametrize(("toolchain", "variant"), EXPECTED)
-def test_load_widths_and_shared_bytes_of_the_prefill(run_cli, inspected, toolchain, variant):
-    (ld_global, cp_async), shared = EXPECTED[toolchain, variant]
-    for entry in prefill(inspected(run_cli, "sparse_attn_paged", toolchain), variant):
+@pytest.mark.parametrize("toolchain", TRITONS)
+@pytest.mark.parametrize("variant", ["plain", "hint16"])
+def test_load_widths_and_shared_bytes_of_the_prefill(run_cli, inspected, archs, toolchain, variant):
+    narrow = variant == "plain" and toolchain in BAD
+    ld_global, cp_async = NARROW if narrow else WIDE[toolchain]
+    for entry in prefill(inspected(run_cli, "sparse_attn_paged"), variant, toolchain, archs):
         assert entry["ptx_loads"]["ld.global"] == ld_global, entry["arch"]
         assert entry["ptx_loads"]["cp.async"] == cp_async, entry["arch"]
+        shared = NARROW_SHARED_BYTES if narrow else WIDE_SHARED_BYTES
         assert entry["shared_bytes"] == shared, entry["arch"]
-        assert TILE_LOOPS[toolchain, variant] in loops(entry["listing"]), entry["arch"]
+        gathers = NARROW_GATHERS if narrow else WIDE_GATHERS
+        assert [loop["gathers"] for loop in entry["loops"] if loop["gathers"]] == [gathers]
+        assert entry["facts"]["gather.min_bytes"] == (2 if narrow else 16)
 
 
-def test_the_hint_changes_no_sass_under_3_6(run_cli, inspected):
-    entries = inspected(run_cli, "sparse_attn_paged", "triton-3.6.0")
-    plain = [e["text_sha256"] for e in prefill(entries, "plain")]
-    assert plain == [e["text_sha256"] for e in prefill(entries, "hint16")]
+def test_the_hint_changes_no_sass_under_3_6(run_cli, inspected, archs):
+    data = inspected(run_cli, "sparse_attn_paged")
+    plain = [e["text_sha256"] for e in prefill(data, "plain", "triton-3.6.0", archs)]
+    hinted = [e["text_sha256"] for e in prefill(data, "hint16", "triton-3.6.0", archs)]
+    assert plain == hinted
 
 
-@pytest.mark.parametrize("toolchain", ["triton-3.6.0", "triton-3.8.0"])
-def test_no_prefill_spills_with_the_hint(run_cli, inspected, toolchain):
-    entries = prefill(inspected(run_cli, "sparse_attn_paged", toolchain), "hint16")
+@pytest.mark.parametrize("toolchain", TRITONS)
+def test_no_prefill_spills_with_the_hint(run_cli, inspected, archs, toolchain):
+    entries = prefill(inspected(run_cli, "sparse_attn_paged"), "hint16", toolchain, archs)
     assert [e["arch"] for e in entries if e["spill_store_bytes"]] == []
     assert max(e["registers"] for e in entries) <= 128
 
 
-@pytest.mark.parametrize(("toolchain", "variant"), MAX_LOOPS)
-def test_loads_in_the_max_loop_of_gated_pool(run_cli, inspected, toolchain, variant):
-    entries = inspected(run_cli, "gated_pool", toolchain)
+@pytest.mark.parametrize("variant", MAX_LOOP)
+def test_loads_in_the_max_loop_of_gated_pool(run_cli, inspected, variant):
+    entries = inspected(run_cli, "gated_pool")["entries"]
     for entry in [e for e in entries if e["variant"] == variant]:
-        first = loops(entry["listing"])[0]
-        assert sum(first.values()) == MAX_LOOPS[toolchain, variant], entry["arch"]
+        expected = MAX_LOOP[variant][entry["toolchain"]]
+        assert entry["facts"]["loop0.loads"] == expected, (entry["arch"], entry["toolchain"])
+        assert entry["facts"]["loops.max_loads"] == 8
+        assert entry["gathers"] == {}
+
+
+def test_the_first_bad_release_is_3_8_0(run_cli, inspected, archs):
+    for kernel, variant, entry in (
+        ("gated_pool", "plain", "gated_pool_fwd"),
+        ("sparse_attn_paged", "plain", "sparse_attn_paged_prefill"),
+    ):
+        rows = [
+            r for r in inspected(run_cli, kernel)["matrix"]
+            if (r["variant"], r["entry"]) == (variant, entry)
+        ]  # fmt: skip
+        assert {r["arch"] for r in rows} == set(TARGETS[archs])
+        assert {r["first_bad"] for r in rows} == {"triton-3.8.0"}, kernel
+        assert all(set(r["worst"]) <= set(BAD) for r in rows)
+
+
+def test_the_fixed_variants_have_no_bad_release(run_cli, inspected):
+    rows = inspected(run_cli, "gated_pool")["matrix"]
+    rows += inspected(run_cli, "sparse_attn_paged")["matrix"]
+    bad = [(r["entry"], r["arch"], r["first_bad"], r["reasons"]) for r in rows
+           if r["variant"] in ("unroll2", "hint16") and r["first_bad"]]  # fmt: skip
+    assert bad == []

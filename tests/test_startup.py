@@ -23,6 +23,11 @@ LIGHT_COMMANDS = (
     ["cache", "info"],
     ["cache", "verify"],
     ["completion", "bash"],
+    ["report", "--check"],
+    ["bench", "--help"],
+    ["profile", "--help"],
+    ["bundle", "--help"],
+    ["bundle", "export", "out.tar.zst", "no_such_kernel"],
 )
 _SCRIPT = """
 import sys
@@ -92,3 +97,23 @@ def test_doctor_works_without_a_package(package, run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Python" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["build"], ["cache", "dir"], ["verify"]])
+def test_with_click_alone_what_is_missing_is_said(command, run_cli, tmp_path):
+    for package in ("rich", "platformdirs", "torch", "triton", "cuda", "numpy", "safetensors"):
+        (tmp_path / f"{package}.py").write_text(
+            f"raise ModuleNotFoundError({package!r}, name={package!r})"
+        )
+    done = run_cli(*command, PYTHONPATH=str(tmp_path), SPARSEKIT_CACHE_DIR="")
+    assert done.returncode == 4, done.stderr
+    assert "package platformdirs is not installed" in done.stderr
+    assert "pip install platformdirs" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_click_it_is_what_is_missing(run_cli, tmp_path):
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError('click', name='click')")
+    done = run_cli("list", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 4
+    assert "pip install click" in done.stderr

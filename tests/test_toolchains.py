@@ -183,7 +183,7 @@ def test_an_unknown_toolchain_names_those_at_hand(run_cli):
     done = run_cli("build", "gated_pool@triton-9.9.9", "--arch", "8.0")
     assert done.returncode == 4
     assert "at hand are triton-" in done.stderr
-    assert "pip install --no-deps --target" in done.stderr
+    assert "sparsekit toolchain add triton==9.9.9" in done.stderr
 
 
 def test_a_toolchain_of_another_language(run_cli):
@@ -325,3 +325,9 @@ def test_copying_a_compiler_needs_its_metadata(tmp_path, run_cli):
     )
     assert done.returncode == 4
     assert "triton-1.2.3" in done.stderr
+
+
+def test_the_hint_for_a_missing_nvrtc_names_it_as_toolchain_add_takes_it(run_cli):
+    done = run_cli("build", "cu/sparse_prefill@nvrtc-99.1.2", "--arch", "8.0")
+    assert done.returncode == 4
+    assert "sparsekit toolchain add nvrtc==99.1.2" in done.stderr

@@ -157,7 +157,6 @@ def sparse_attn_paged_prefill(
     BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP_TRAILING: tl.constexpr,
     HAS_CMP_COUNTS: tl.constexpr,
     HAS_LSE: tl.constexpr,
 ):
@@ -178,10 +177,9 @@ def sparse_attn_paged_prefill(
     else:
         live = topk
         end_tile = tl.cdiv(topk, BLOCK_K)
-        if SKIP_TRAILING:
-            end_tile = _skip_trailing_tiles(
-                idxs_row_ptr, 0, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
-            )
+        end_tile = _skip_trailing_tiles(
+            idxs_row_ptr, 0, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
+        )
 
     q_row_ptr = q_ptr + batch * q_b_stride + token * q_m_stride
     q = tl.load(
@@ -258,7 +256,6 @@ def sparse_attn_paged_decode_split(
     BLOCK_K: tl.constexpr,
     BLOCK_SPLIT: tl.constexpr,
     HINT16: tl.constexpr,
-    SKIP_TRAILING: tl.constexpr,
     HAS_CMP_COUNTS: tl.constexpr,
 ):
     """BLOCK_H heads of one split of one row (m = 1), without the sink.
@@ -284,10 +281,9 @@ def sparse_attn_paged_decode_split(
     else:
         live = topk
         end_tile = tl.minimum(split_end_tile, tl.cdiv(topk, BLOCK_K))
-        if SKIP_TRAILING:
-            end_tile = _skip_trailing_tiles(
-                idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
-            )
+        end_tile = _skip_trailing_tiles(
+            idxs_row_ptr, first_tile, end_tile, topk, n_window, window_rows, cmp_rows, BLOCK_K
+        )
 
     q = tl.load(
         q_ptr + batch * q_b_stride + heads.to(tl.int64)[:, None] * q_h_stride + dims[None, :],

@@ -19,10 +19,7 @@ from sparsekit.model import (
     Variant,
 )
 
-_ROW_BYTES, _ROW_ELEMS = (
-    16,
-    8,
-)  # what hint16 assumes of a row's start, and so of a pool's row stride
+_ROW_BYTES, _ROW_ELEMS = 16, 8  # what hint16 assumes of a row's start, so of a pool's row stride
 _COUNTS, _LSE = "has_cmp_counts", "has_lse"
 
 _POOLS = (
@@ -157,7 +154,7 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     )
 
 
-_TILE = {"BLOCK_H": 16, "BLOCK_K": 32, "BLOCK_SPLIT": 128, "BLOCK_S": 32, "SKIP_TRAILING": 1}
+_TILE = {"BLOCK_H": 16, "BLOCK_K": 32, "BLOCK_SPLIT": 128, "BLOCK_S": 32}
 
 KERNEL = Kernel(
     lang="triton",

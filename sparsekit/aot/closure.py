@@ -7,12 +7,12 @@ part of the toolchain. Triton: the source and the files beside it that it import
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from sparsekit.digest import sha256_of
 from sparsekit.discover import shipped_folder
 from sparsekit.errors import SpecError
 from sparsekit.model.artifact import SourceFile
@@ -28,17 +28,24 @@ def source_closure(kernel: Kernel) -> tuple[SourceFile, ...]:
     """The kernel's source first, then the files it needs, each once. Raises SpecError."""
     folder = kernel.folder
     if kernel.lang == "cuda":
-        roots = (folder, shipped_folder("kernels_cu") / "include")
-        found = _closure(kernel.source, folder / kernel.source, roots, _included)
+        found = _closure(
+            kernel.source, folder / kernel.source, (folder, _headers(folder)), _included
+        )
     else:
         found = _closure(kernel.source, folder / kernel.source, (folder,), _imported)
     return tuple(found)
 
 
+def _headers(folder: Path) -> Path:
+    """The headers beside the kernel folder, as in a checkout of another revision; else ours."""
+    beside = folder.parent / "include" / "sparsekit"
+    return beside.parent if beside.is_dir() else shipped_folder("kernels_cu") / "include"
+
+
 def read_source(file: SourceFile) -> bytes:
     """The file's content; SpecError when it is no longer what was planned."""
     content = file.path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != file.sha256:
+    if sha256_of(content) != file.sha256:
         raise SpecError(f"{file.path} changed while it was being built; build again")
     return content
 
@@ -52,7 +59,7 @@ def _closure(name: str, path: Path, roots: tuple[Path, ...], needs: _Needs) -> l
             content = path.read_bytes()
         except OSError as error:
             raise SpecError(f"{path} cannot be read: {error}") from error
-        found[name] = SourceFile(name, path, hashlib.sha256(content).hexdigest())
+        found[name] = SourceFile(name, path, sha256_of(content))
         for needed in sorted(needs(content, path, roots), reverse=True):
             place = _place(needed, roots)
             if place is not None and needed not in found:

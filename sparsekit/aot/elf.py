@@ -6,12 +6,12 @@ with `cuobjdump -res-usage` over all targets from sm_80 to sm_121, CUDA 12.8 to 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import CompileError
 
 _EM_CUDA = 190
@@ -21,6 +21,7 @@ _STO_CUDA_ENTRY = 0x10
 _FIRST_NEW_ABI = 8  # from CUDA 13: the SM number moved within e_flags, and notes came
 _FORMAT_SIZED = 4  # .nv.info attribute with a payload; the others hold their value in 16 bits
 _REGCOUNT, _FRAME_SIZE = 0x2F, 0x11
+_NUM_BARRIERS = 0x4C
 _MAX_THREADS, _REQNTID, _KPARAM_INFO, _CLUSTER_DIM = 0x05, 0x10, 0x17, 0x3D
 _RESERVED_SHARED_BYTES = 1024  # the system's own part of static shared memory from sm_90 on
 LAUNCH_FACTS = ("dynamic_smem_bytes",)  # what launch_facts.cuh exports, as `ENTRY_NAME`
@@ -49,7 +50,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class CubinEntry:
-    """One entry of a cubin. params: (offset, size) in order; threads: the launch bound or None."""
+    """One entry of a cubin. params: (offset, size) in order; threads: the launch bound, barriers:
+    named ones that it uses; None where the cubin does not tell."""
 
     name: str
     registers: int
@@ -61,15 +63,18 @@ class CubinEntry:
     threads: int | None
     cluster: tuple[int, int, int] | None
     launch_facts: dict[str, int]
+    barriers: int | None = None
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """arch: the exact target where the compiler wrote it down (CUDA 13), else without suffix."""
+    """arch: the exact target where the compiler wrote it down (CUDA 13), else without suffix.
+    producer: the release of the ptxas that it was written by, where it says so."""
 
     arch: str
     arch_is_exact: bool
     entries: dict[str, CubinEntry]
+    producer: str = ""
 
 
 def read_cubin(image: bytes) -> Cubin:
@@ -92,7 +97,8 @@ def _read(image: bytes) -> Cubin:
     symbols = _symbols(sections, by_name[".symtab"])
     arch, exact = _arch(image, by_name)
     per_symbol: dict[tuple[int, int], int] = {}
-    for attribute, payload in _attributes(by_name[".nv.info"].data):
+    info = by_name.get(".nv.info")  # a cubin without functions has none
+    for attribute, payload in _attributes(info.data if info else b""):
         if attribute in (_REGCOUNT, _FRAME_SIZE):
             index, value = struct.unpack("<II", payload)
             per_symbol[attribute, index] = value
@@ -101,12 +107,14 @@ def _read(image: bytes) -> Cubin:
         for i, s in enumerate(symbols)
         if s.type == _STT_FUNC and s.other & _STO_CUDA_ENTRY
     }
-    return Cubin(arch, exact, entries)
+    return Cubin(arch, exact, entries, _producer(by_name))
 
 
 def _sections(image: bytes) -> list[Section]:
     (table,) = struct.unpack_from("<Q", image, 40)
     entry_bytes, count, names_index = struct.unpack_from("<HHH", image, 58)
+    if table + count * entry_bytes > len(image):
+        raise ValueError(f"truncated, it should have {table + count * entry_bytes} bytes at least")
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", image, table + i * entry_bytes) for i in range(count)
     ]
@@ -154,6 +162,12 @@ def _arch(image: bytes, by_name: dict[str, Section]) -> tuple[str, bool]:
     return f"sm_{number}", False
 
 
+def _producer(by_name: dict[str, Section]) -> str:
+    note = by_name.get(".note.nv.tkinfo")
+    release = re.search(rb"\bV(\d+\.\d+\.\d+)", note.data) if note else None
+    return release[1].decode() if release else ""
+
+
 def _entry(
     symbol: Symbol,
     index: int,
@@ -165,6 +179,7 @@ def _entry(
     name = symbol.name
     params: list[tuple[int, int, int]] = []
     bound: int | None = None
+    barriers: int | None = None
     cluster: tuple[int, int, int] | None = None
     for attribute, payload in _attributes(by_name[f".nv.info.{name}"].data):
         if attribute == _KPARAM_INFO:
@@ -173,6 +188,8 @@ def _entry(
         elif attribute in (_MAX_THREADS, _REQNTID):
             x, y, z = struct.unpack("<III", payload)
             bound = x * y * z
+        elif attribute == _NUM_BARRIERS:
+            barriers = payload[0]
         elif attribute == _CLUSTER_DIM and len(payload) == 12:
             cluster = struct.unpack("<III", payload)
     shared = by_name.get(f".nv.shared.{name}")
@@ -186,11 +203,12 @@ def _entry(
         local_bytes=per_symbol.get((_FRAME_SIZE, index), 0),
         static_shared_bytes=static,
         code_bytes=len(text),
-        text_sha256=hashlib.sha256(text).hexdigest(),
+        text_sha256=sha256_of(text),
         params=tuple((offset, size) for _, offset, size in sorted(params)),
         threads=bound,
         cluster=cluster,
         launch_facts=_launch_facts(name, sections, symbols),
+        barriers=barriers,
     )
 
 

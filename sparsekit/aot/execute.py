@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sparsekit.aot.process import Worker, WorkerKind
-from sparsekit.errors import CompileError, SparsekitError
+from sparsekit.errors import CompileError, SparsekitError, ToolchainError
 from sparsekit.model.artifact import Artifact, CompileJob, Manifest, entry_record_from_json
 from sparsekit.store.local import Store
 from sparsekit.version import VERSION
@@ -45,12 +45,21 @@ def execute(
     for job in jobs:
         started = time.perf_counter()
         artifact = None if force else store.get(job.key)
-        if artifact is None:
+        if artifact is None and not job.toolchain.compiles:
+            yield Outcome(job, "failed", time.perf_counter() - started, error=_elsewhere(job))
+        elif artifact is None:
             missing.append(job)
         else:
             yield Outcome(job, "cached", time.perf_counter() - started, artifact)
     if missing:
         yield from _Pool(missing, store, min(workers, len(missing)), force).outcomes()
+
+
+def _elsewhere(job: CompileJob) -> ToolchainError:
+    return ToolchainError(
+        f"{job} is in no bundle that was imported, and {job.toolchain.id} is not here to build it; "
+        f"where it is: {job.build_command}, then sparsekit bundle export"
+    )
 
 
 class _Pool:

@@ -9,11 +9,11 @@ from pathlib import Path
 from sparsekit.aot.closure import source_closure
 from sparsekit.aot.options import compiler_options
 from sparsekit.discover import Choice
-from sparsekit.errors import ToolchainError
+from sparsekit.errors import SparsekitError, SpecError, ToolchainError
 from sparsekit.model.arch import Arch, ArchRequest, format_capability
 from sparsekit.model.artifact import CompileJob, SourceFile
 from sparsekit.model.kernel import Instance, Kernel
-from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
+from sparsekit.model.toolchain import Toolchain
 from sparsekit.toolchain.find import Toolchains
 
 
@@ -28,9 +28,19 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Unplanned:
+    """A kernel that cannot be planned at all: its sources do not hold together, or the compiler of
+    its language is missing."""
+
+    kernel: Kernel
+    error: SparsekitError
+
+
+@dataclass(frozen=True)
 class Plan:
     jobs: tuple[CompileJob, ...]
     refused: tuple[Refusal, ...]
+    unplanned: tuple[Unplanned, ...] = ()
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -42,31 +52,52 @@ class Plan:
 class Planner:
     """Makes jobs; toolchains are found and sources read once per planner."""
 
-    def __init__(self, toolchains: Toolchains, *, lineinfo: bool = False) -> None:
+    def __init__(
+        self, toolchains: Toolchains, *, lineinfo: bool = False, store_options: Sequence[str] = ()
+    ) -> None:
         self._toolchains = toolchains
-        self._lineinfo = lineinfo
+        self._lineinfo, self.store_options = lineinfo, tuple(store_options)
         self._found: dict[tuple[str, str | None], Toolchain] = {}
         self._sources: dict[Path, tuple[SourceFile, ...]] = {}
 
     def plan(
         self, choices: Iterable[Choice], requests: Sequence[ArchRequest], *, every_instance: bool
     ) -> Plan:
-        """The jobs of the choices' variants, their default (or all) instances, and every target."""
+        """The jobs of the choices' variants, their default (or all) instances, and every target.
+
+        A kernel that cannot be planned leaves the others alone.
+        """
         jobs: dict[str, CompileJob] = {}
+        refused: dict[Refusal, None] = {}
+        unplanned: list[Unplanned] = []
+        for choice in choices:
+            try:
+                own, not_had = self._of_choice(choice, requests, every_instance)
+            except (SpecError, ToolchainError) as error:
+                unplanned.append(Unplanned(choice.kernel, error))
+                continue
+            jobs |= {job.key: job for job in own}
+            refused |= dict.fromkeys(not_had)
+        return Plan(tuple(jobs.values()), tuple(refused), tuple(unplanned))
+
+    def _of_choice(
+        self, choice: Choice, requests: Sequence[ArchRequest], every_instance: bool
+    ) -> tuple[list[CompileJob], list[Refusal]]:
+        jobs: list[CompileJob] = []
         refused: list[Refusal] = []
-        for choice in self._with_compiler(choices):
-            toolchain = self.toolchain(choice)
-            for request in requests:
-                target = target_of(choice.kernel, request, toolchain)
-                if isinstance(target, Refusal):
-                    refused.append(target)
-                    continue
-                for name in choice.variants:
-                    for instance in choice.kernel.instances:
-                        if every_instance or instance.default:
-                            job = self.job(choice, name, instance, target, ptx=request.ptx)
-                            jobs[job.key] = job
-        return Plan(tuple(jobs.values()), tuple(dict.fromkeys(refused)))
+        toolchain = self.toolchain(choice)
+        for request in requests:
+            target = target_of(choice.kernel, request, toolchain)
+            if isinstance(target, Refusal):
+                refused.append(target)
+                continue
+            jobs += [
+                self.job(choice, name, instance, target, ptx=request.ptx)
+                for name in choice.variants
+                for instance in choice.kernel.instances
+                if every_instance or instance.default
+            ]
+        return jobs, refused
 
     def job(
         self, choice: Choice, variant: str, instance: Instance, arch: Arch, *, ptx: bool = False
@@ -85,6 +116,7 @@ class Planner:
             compiler=compiler_options(kernel, compiled, instance, arch, toolchain, self._lineinfo),
             lineinfo=self._lineinfo,
             ptx=ptx,
+            store_options=self.store_options,
         )
 
     def toolchain(self, choice: Choice) -> Toolchain:
@@ -100,20 +132,6 @@ class Planner:
         if kernel.folder not in self._sources:
             self._sources[kernel.folder] = source_closure(kernel)
         return self._sources[kernel.folder]
-
-    def _with_compiler(self, choices: Iterable[Choice]) -> list[Choice]:
-        """The choices whose language the named toolchain compiles; an op may have others."""
-        chosen = list(choices)
-        kept = [c for c in chosen if not c.toolchain or _compiles(c.toolchain, c.kernel)]
-        if chosen and not kept:
-            raise ToolchainError(
-                f"toolchain {chosen[0].toolchain!r} compiles no {chosen[0].kernel.lang} kernels"
-            )
-        return kept
-
-
-def _compiles(toolchain_id: str, kernel: Kernel) -> bool:
-    return toolchain_id.startswith(f"{COMPILER_NAMES[kernel.lang]}-")
 
 
 def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arch | Refusal:

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,9 +55,9 @@ class Worker:
         self.kind = kind
         self._killed = False
         with contextlib.ExitStack() as opened:
-            folder = opened.enter_context(
-                tempfile.TemporaryDirectory(prefix="sparsekit-worker-", ignore_cleanup_errors=True)
-            )
+            # The worker makes it, so that no folder is left by who dies before there is a worker.
+            folder = f"{tempfile.gettempdir()}/sparsekit-worker-{secrets.token_hex(8)}"
+            opened.callback(shutil.rmtree, folder, ignore_errors=True)
             # Opened for appending, so that truncating it starts it anew.
             self._printed = opened.enter_context(tempfile.TemporaryFile(mode="a+b"))
             read_end, write_end = os.pipe()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparsekit.aot.elf import Cubin, CubinEntry
 from sparsekit.aot.ptxas_log import Spills
+from sparsekit.digest import sha256_of
 from sparsekit.errors import CompileError
 from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import EntryRecord, Param
@@ -53,7 +53,7 @@ def entry_record(
     return EntryRecord(
         entry=name,
         cubin=file,
-        cubin_sha256=hashlib.sha256(image).hexdigest(),
+        cubin_sha256=sha256_of(image),
         params=_params(name, [*map(tuple, spec["args"]), *trailing], found),
         promises=tuple(Promise(a, d) for a, d in spec["promises"]),
         threads=bound,

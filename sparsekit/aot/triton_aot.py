@@ -95,7 +95,7 @@ def _compile_entry(
 
     names = function.arg_names
     types = dict(map(tuple, spec["args"]))
-    constants = _constants(names, types, job["constants"])
+    constants = _constants(names, types, job["constants"], spec.get("ones", ()))
     signature = {n: "constexpr" if n in constants else types[n] for n in names}
     attributes = {
         (names.index(arg),): [["tt.divisibility", divisor]] for arg, divisor in spec["promises"]
@@ -117,13 +117,17 @@ def _compile_entry(
 
 
 def _constants(
-    names: list[str], types: Mapping[str, str], constants: Mapping[str, Any]
+    names: list[str], types: Mapping[str, str], constants: Mapping[str, Any], ones: Sequence[str]
 ) -> dict[str, Any]:
-    """The compile-time parameters by name: constants in capitals; what is not passed is None."""
+    """The compile-time parameters by name: constants in capitals, integers that are 1; what is not
+    passed is None."""
     capitals = {n.upper(): v for n, v in constants.items()}
     found: dict[str, Any] = {}
     for name in names:
         if name in types:
+            continue
+        if name in ones:
+            found[name] = 1
             continue
         found[name] = capitals.get(name)
         if name not in capitals and name.isupper():

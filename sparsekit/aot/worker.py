@@ -1,19 +1,18 @@
 """The compile worker: `python -m sparsekit.aot.worker ANSWER_FD FOLDER`, one per toolchain and
-option set. FOLDER is its own for temporary files, and goes with it.
+option set. FOLDER, which must not exist, is its own for temporary files, and goes with it.
 
 One JSON request a line on standard input, one JSON answer a line on the descriptor, each with the
-key of the request. Standard output
-and error are one file of the parent's: what compilers print can never mix with an answer, and the
-parent still has it when this process dies.
+key of the request. Standard output and error are one file of the parent's: what compilers print
+can never mix with an answer, and the parent still has it when this process dies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
-import shutil
-import signal
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +29,8 @@ KINDS: dict[str, type[SparsekitError]] = {
     "compile": CompileError, "toolchain": ToolchainError, "spec": SpecError, "store": StoreError,
 }  # fmt: skip
 _STDOUT = 1
+# What removes the folder must outlive who writes there.
+_END = 'kill -9 "$1"; exec rm -rf -- "$2"'
 
 
 def take_printed() -> str:
@@ -42,8 +43,9 @@ def take_printed() -> str:
 
 
 def main() -> NoReturn:
+    os.mkdir(sys.argv[2], 0o700)
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests, Path(sys.argv[2])), daemon=True).start()
+    threading.Thread(target=_receive, args=(requests, sys.argv[2]), daemon=True).start()
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as answers:
         while True:
             line = requests.get()
@@ -51,17 +53,18 @@ def main() -> NoReturn:
             request = json.loads(line)
             answer = {"key": request["key"], **_answer(request)}
             answer["seconds"] = round(time.perf_counter() - started, 3)
-            answers.write(json.dumps(answer) + "\n")
+            with contextlib.suppress(BrokenPipeError):  # the parent is dead: `_receive` ends this
+                answers.write(json.dumps(answer) + "\n")
 
 
-def _receive(requests: queue.SimpleQueue[str], folder: Path) -> None:
+def _receive(requests: queue.SimpleQueue[str], folder: str) -> None:
     """Hand over the requests; their end is the parent's, whatever is being compiled then."""
     for line in sys.stdin:
         requests.put(line)
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)  # an assembler that runs is ours, and ends with us
-    os._exit(0)
+    # With an assembler that runs, which is ours too, when the group is: else this process alone.
+    ours = f"-{os.getpid()}" if os.getpgrp() == os.getpid() else f"{os.getpid()}"
+    subprocess.run(["/bin/sh", "-c", _END, "sh", ours, folder], start_new_session=True)
+    os._exit(0)  # where there is no shell
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import ModuleType
@@ -14,6 +14,7 @@ import torch
 from sparsekit.check.subject import Subject
 from sparsekit.check.verify import (
     BATCHES,
+    ON_STREAMS,
     ROWS,
     Unrunnable,
     Workload,
@@ -21,6 +22,7 @@ from sparsekit.check.verify import (
     verify_bits,
     verify_reference,
     verify_rows,
+    verify_streams,
 )
 from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.op import Case, Op
@@ -85,10 +87,10 @@ def against_reference(
 
 def against_bits(
     op: Op, pairs: Sequence[Pair], cases: Iterable[Case], device: torch.device, repeat: int, *,
-    rows: bool = True,
+    rows: bool = True, streams: bool = True,
 ) -> Iterator[VerifyResult]:  # fmt: skip
-    """Every pair on every case, byte for byte; with `rows` each subject's first row in batches of
-    other sizes too, on the smoke cases.
+    """Every pair on every case, byte for byte; with `rows`, on the smoke cases, each subject's
+    first row in batches of other sizes, and with `streams` too on several streams at once.
     """
     reference = load_reference(op)
     listed = list(cases)
@@ -104,10 +106,29 @@ def against_bits(
             except torch.OutOfMemoryError as error:
                 yield _skipped(op, pair.subject, case, _against(pair), device, error)
             synchronize(device)  # a faulted device must not judge the cases that follow
-    subjects = list({(p.subject.kernel, p.subject.variant): p.subject for p in pairs}.values())
-    for case in listed if op.batch and rows else ():
+    subjects = list({(s.kernel, s.variant, s.arch): s for s in (p.subject for p in pairs)}.values())
+    for case in listed if rows else ():
         if "smoke" in case.tags:
-            yield from _rows(op, reference, subjects, case, device)
+            if streams:
+                each = _of_each(op, reference, subjects, case, device, ON_STREAMS, verify_streams)
+                yield from each
+            if op.batch:
+                grown = _grown(op, case)
+                yield from _of_each(op, reference, subjects, grown, device, ROWS, verify_rows)
+
+
+def guarded(
+    op: Op, subjects: Sequence[Subject], steps: Iterator[VerifyResult], device: torch.device
+) -> Iterator[VerifyResult]:
+    """The op's results; a reference.py that does not hold together fails its kernels only."""
+    try:
+        yield from steps
+    except SpecError as error:
+        for s in subjects:
+            yield VerifyResult(
+                op.name, s.kernel, s.variant, s.arch, None, str(device), "any case",
+                "its reference", runs=0, ok=False, reason=str(error),
+            )  # fmt: skip
 
 
 def on_inputs(
@@ -140,21 +161,27 @@ def user_workload(op: Op, inputs: dict[str, Any], name: str, device: torch.devic
     return Workload(op, Case(name, dims, (), options), op.probes[0], device, inputs)
 
 
-def _rows(
-    op: Op, reference: ModuleType, subjects: Sequence[Subject], case: Case, device: torch.device
-) -> Iterator[VerifyResult]:
+def _grown(op: Op, case: Case) -> Case:
+    """The case with as many rows as the largest batch."""
     dims = {**case.dims, op.batch: BATCHES[-1]}
-    grown = replace(case, name=f"{case.name}[{op.batch}={BATCHES[-1]}]", dims=dims)
+    return replace(case, name=f"{case.name}[{op.batch}={BATCHES[-1]}]", dims=dims)
+
+
+def _of_each(
+    op: Op, reference: ModuleType, subjects: Sequence[Subject], case: Case, device: torch.device,
+    against: str, check: Callable[[Workload, Subject], VerifyResult],
+) -> Iterator[VerifyResult]:  # fmt: skip
+    """The check of each subject against itself on the case's first data set."""
     try:
-        workload = make_workload(op, reference, grown, op.probes[0], device)
+        workload = make_workload(op, reference, case, op.probes[0], device)
     except Unrunnable as error:
-        yield from (_skipped(op, s, grown, ROWS, device, error) for s in subjects)
+        yield from (_skipped(op, s, case, against, device, error) for s in subjects)
         return
     for subject in subjects:
         try:
-            yield verify_rows(workload, subject)
+            yield check(workload, subject)
         except torch.OutOfMemoryError as error:
-            yield _skipped(op, subject, grown, ROWS, device, error)
+            yield _skipped(op, subject, case, against, device, error)
         synchronize(device)  # a faulted device must not judge the cases that follow
 
 

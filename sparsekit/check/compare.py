@@ -91,22 +91,38 @@ def compare_bits(actual: torch.Tensor, base: torch.Tensor) -> OutputCheck:
     differs = actual.contiguous().view(bits) != base.contiguous().view(bits)
     count = int(differs.sum())
     if count == 0:
-        return OutputCheck(True, sha256, max_abs=0.0, max_rel=0.0, max_ulp=0)
+        histogram = {"0": actual.numel()}
+        return OutputCheck(True, sha256, 0.0, 0.0, 0, ulp_histogram=histogram)
     index = tuple(int(i) for i in differs.nonzero()[0])
     both = torch.isfinite(actual) & torch.isfinite(base)
     difference = torch.where(both, (actual.double() - base.double()).abs(), 0.0)
     tiny = torch.finfo(base.dtype).tiny
     relative = torch.where(both, difference / base.double().abs().clamp_min(tiny), 0.0)
+    ulps = torch.where(both, ulp_distance(actual, base), 0)
     return OutputCheck(
         ok=False,
         sha256=sha256,
         max_abs=float(difference.max()),
         max_rel=float(relative.max()),
-        max_ulp=int(torch.where(both, ulp_distance(actual, base), 0).max()),
+        max_ulp=int(ulps.max()),
         worst_index=index,
         problem=f"{count} of {actual.numel()} elements differ; the first at {list(index)}: "
         f"{_shown(actual[index])} against {_shown(base[index])}",
+        ulp_histogram=_histogram(ulps, differs & ~both),
     )
+
+
+def _histogram(ulps: torch.Tensor, special: torch.Tensor) -> dict[str, int]:
+    """Elements by distance, in steps that double; -0 against 0 is at distance 0."""
+    distances, counts = torch.unique(ulps[~special], return_counts=True)
+    found: dict[str, int] = {}
+    for distance, count in zip(distances.tolist(), counts.tolist(), strict=True):
+        top = 1 << max(distance - 1, 0).bit_length() if distance else 0
+        name = str(top) if top <= 2 else f"{top // 2 + 1}-{top}"
+        found[name] = found.get(name, 0) + count
+    if spoilt := int(special.sum()):
+        found["special"] = spoilt
+    return found
 
 
 def _shown(value: torch.Tensor) -> str:

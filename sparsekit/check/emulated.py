@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sparsekit.aot.plan import Planner
-from sparsekit.check.subject import Ran, Subject, arguments_of
+from sparsekit.check.subject import Ran, Subject, arguments_of, named
 from sparsekit.discover import Choice
 from sparsekit.emulator import Fault, FaultError, Launches, Report, Schedule
 from sparsekit.errors import MissingArtifactError, NoKernelError, UsageError
@@ -54,8 +54,8 @@ class Emulation:
             driver=driver,
         )  # fmt: skip
         return EmulatedSubject(
-            choice.kernel.name, variant, str(target), operator, driver, self.only_built,
-            self.schedules,
+            choice.kernel.name, named(variant, choice.toolchain), str(target), operator, driver,
+            self.only_built, self.schedules,
         )  # fmt: skip
 
 
@@ -100,6 +100,7 @@ class EmulatedSubject:
         return Ran(
             prepared.artifact.manifest.arch,
             prepared.artifact.manifest.toolchain,
+            prepared.artifact.manifest.key,
             tuple(finding_of(f, self.schedules[0]) for f in faults),
             tuple(_coverage(prepared, done) for done in launched),
             launches=len(launched),

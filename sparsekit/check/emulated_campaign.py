@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from sparsekit.aot.plan import Planner, Refusal, target_of
-from sparsekit.check.campaign import chosen_cases, load_reference
+from sparsekit.check.campaign import chosen_cases, guarded, load_reference
 from sparsekit.check.emulated import EmulatedSubject, Emulation
 from sparsekit.check.processes import run_in_processes
 from sparsekit.check.verify import make_workload, verify_reference
 from sparsekit.discover import Catalog, Choice
 from sparsekit.emulator import Launches, Schedule
+from sparsekit.errors import SpecError, ToolchainError
 from sparsekit.model.arch import ALL_CAPABILITIES, Arch, ArchRequest, parse_arch
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import VerifyResult
@@ -58,10 +59,13 @@ class EmulationPlan:
     lineinfo: bool
     checks: frozenset[str]
     schedules: tuple[Schedule, ...]
+    store_options: tuple[str, ...] = ()
 
     def open(self, note: Callable[[str], None]) -> Emulation:
         return Emulation(
-            Planner(Toolchains(self.settings), lineinfo=self.lineinfo),
+            Planner(
+                Toolchains(self.settings), lineinfo=self.lineinfo, store_options=self.store_options
+            ),
             open_store(self.settings.cache_dir, note), self.build, self.only_built,
             self.checks, self.schedules,
             Launches(), note,
@@ -71,12 +75,18 @@ class EmulationPlan:
 def requested_targets(
     choices: Sequence[Choice], requests: Sequence[ArchRequest], planner: Planner
 ) -> tuple[list[tuple[Choice, Arch]], list[Refusal]]:
-    """Each choice with the targets that were asked for, and those that it does not have."""
+    """Each choice with the targets that were asked for, and those that it does not have.
+
+    A kernel whose compiler is missing leaves the others alone.
+    """
     targets: list[tuple[Choice, Arch]] = []
     refused: list[Refusal] = []
     for choice in choices:
         for request in requests:
-            target = target_of(choice.kernel, request, planner.toolchain(choice))
+            try:
+                target = target_of(choice.kernel, request, planner.toolchain(choice))
+            except ToolchainError as error:
+                target = Refusal(choice.kernel.name, str(request), str(error), request.named)
             if isinstance(target, Refusal):
                 refused.append(target)
             else:
@@ -96,12 +106,15 @@ def built_targets(
 
 
 def _is_built(choice: Choice, target: Arch, planner: Planner, store: Store) -> bool:
-    return any(
-        store.has(planner.job(choice, variant, instance, target).key)
-        for variant in choice.variants
-        for instance in choice.kernel.instances
-        if instance.default
-    )
+    try:
+        return any(
+            store.has(planner.job(choice, variant, instance, target).key)
+            for variant in choice.variants
+            for instance in choice.kernel.instances
+            if instance.default
+        )
+    except SpecError:
+        return True  # sources that do not hold together: what runs the kernel says so
 
 
 def tasks_of(
@@ -148,21 +161,26 @@ class CaseWork:
 
     def __init__(self, plan: EmulationPlan, note: Callable[[str], None]) -> None:
         self._emulation = plan.open(note)
-        self._catalog = Catalog(plan.settings.kernel_dirs)
+        self._catalog = Catalog(plan.settings.kernel_dirs, plan.settings.kernels_origin)
         self._choices: dict[str, Choice] = {}
         self._subjects: dict[EmulatedKernel, EmulatedSubject] = {}
 
     def __call__(self, task: CaseTask) -> list[VerifyResult]:
         op = self._choice(task.kernels[0]).op
+        subjects = [self._subject(kernel) for kernel in task.kernels]
+        return list(guarded(op, subjects, self._results(op, subjects, task), CPU))
+
+    def _results(
+        self, op: Op, subjects: Sequence[EmulatedSubject], task: CaseTask
+    ) -> Iterator[VerifyResult]:
         reference = load_reference(op)
         found = op.case(task.case)
         assert found is not None
         case: Case = found.for_emulator()
         workload = make_workload(op, reference, case, task.probe, CPU)
-        subjects = [self._subject(kernel) for kernel in task.kernels]
         if task.probe != op.probes[0]:  # other values under the same synchronisation
             subjects = [replace(s, schedules=s.schedules[:1]) for s in subjects]
-        return list(verify_reference(workload, subjects, reference, 1))
+        yield from verify_reference(workload, subjects, reference, 1)
 
     def _choice(self, kernel: EmulatedKernel) -> Choice:
         if kernel.reference not in self._choices:

@@ -12,6 +12,7 @@ from sparsekit.model.op import Case
 
 # On each side of an output: two rows of any op's, and a multiple of 256 bytes.
 _GUARD_ELEMENTS = 2**17
+_MIX, _WORD = 0x9E3779B97F4A7C15, 2**64  # an odd multiplier; what the words are counted in
 _CHUNK = 2**23  # eight-byte words looked at together, 64 MiB
 # NaN payloads that no arithmetic makes: an element nobody wrote is told from a computed NaN.
 _POISON_BITS = {torch.bfloat16: 0x7FB5, torch.float16: 0x7D5A, torch.float32: 0x7FA5A5A5}
@@ -105,5 +106,5 @@ def fingerprint(tensor: torch.Tensor) -> int:
     weights = torch.arange(1, 2 * min(_CHUNK, words.numel()) + 1, 2, device=tensor.device)
     found = int.from_bytes(memory[whole:].cpu().numpy().tobytes(), "little")
     for chunk in words.split(_CHUNK):
-        found = (found * 0x9E3779B97F4A7C15 + int((chunk * weights[: len(chunk)]).sum())) % 2**64
+        found = (found * _MIX + int((chunk * weights[: len(chunk)]).sum())) % _WORD
     return found

@@ -16,7 +16,7 @@ from sparsekit.operators.operator import Operator
 
 @dataclass(frozen=True)
 class Ran:
-    """What ran: the exact arch and the toolchain; None where there is none to tell.
+    """What ran: the exact arch, toolchain and artifact key; None where there is none to tell.
 
     Of an emulated run: findings, coverage, how many launches it made and how many of them were
     known; stopped: a fault ended it, so that its outputs are none.
@@ -24,6 +24,7 @@ class Ran:
 
     arch: str | None = None
     toolchain: str | None = None
+    key: str | None = None
     findings: tuple[Finding, ...] = ()
     coverage: tuple[Coverage, ...] = ()
     launches: int = 0
@@ -32,10 +33,13 @@ class Ran:
 
 
 class Subject(Protocol):
-    """One kernel variant. turns(repeat): by name, the subjects whose runs are to have the same
-    bytes; itself, so many times, or under several schedules. arch: that it is for, if it is for
-    one. compute() fills the outputs and returns what ran; it may raise
-    ArgumentError when it does not take the call, GpuError when the launch failed."""
+    """One kernel variant; variant bears `@TOOLCHAIN` where one was named.
+
+    turns(repeat): by name, the subjects whose runs are to have the same bytes; itself, so many
+    times, or under several schedules. arch: that it is for, if it is for one. compute() fills the
+    outputs and returns what ran; it may raise ArgumentError when it does not take the call,
+    GpuError when the launch failed.
+    """
 
     @property
     def kernel(self) -> str: ...
@@ -66,7 +70,12 @@ class OperatorSubject:
         if prepared is None:
             return Ran()
         manifest = prepared.artifact.manifest
-        return Ran(manifest.arch, manifest.toolchain)
+        return Ran(manifest.arch, manifest.toolchain, manifest.key)
+
+
+def named(variant: str, toolchain: str | None) -> str:
+    """The variant's name in results: with `@TOOLCHAIN` where one was named."""
+    return f"{variant}@{toolchain}" if toolchain else variant
 
 
 def repeated(subject: Subject, count: int) -> Sequence[tuple[str, Subject]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,18 +17,30 @@ import torch
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
 from sparsekit.check.subject import Ran, Subject
-from sparsekit.emulator.faults import UnsupportedError
-from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError
+from sparsekit.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompileError,
+    GpuError,
+    NoKernelError,
+    SpecError,
+    StoreError,
+    ToolchainError,
+)
 from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import Finding, OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
-from sparsekit.runtime.tensors import dtype_of, synchronize
+from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
 
 FLOAT64 = "float64"
-# What ends a run without a verdict on its outputs.
-_STOPS = (ArgumentError, ArgumentTypeError, GpuError, UnsupportedError)
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
+STREAMS = 4
+ON_STREAMS = f"itself on {STREAMS} streams at once"
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
+# What a kernel fails by; whatever else is raised ends the campaign.
+_OF_ONE_KERNEL = (
+    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
+)  # fmt: skip
 
 
 class Unrunnable(Exception):
@@ -111,7 +124,7 @@ def verify_reference(
         blank = _blank(workload, subject, FLOAT64)
         try:
             runs = _runs(subject, workload, repeat)
-        except _STOPS as error:
+        except _OF_ONE_KERNEL as error:
             ran.append((subject, None, _stopped(blank, error)))
             continue
         ended = [r for r in runs if not r.ran.stopped]
@@ -142,7 +155,7 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
     try:
         first = _run(base, workload)
         runs = _runs(subject, workload, repeat)
-    except _STOPS as error:
+    except _OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     result = _steady(blank, runs)
     if first.ran.stopped or runs[0].ran.stopped:
@@ -171,7 +184,7 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     try:
         whole = _run(subject, workload)
         parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except _STOPS as error:
+    except _OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     blank = _steady(blank, [whole])
     checks: dict[str, OutputCheck] = {}
@@ -185,6 +198,32 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
                 checks[name] = replace(check, ok=False, problem=text)
                 break
     return _finished(replace(blank, runs=len(sizes) + 1), checks)
+
+
+def verify_streams(workload: Workload, subject: Subject) -> VerifyResult:
+    """The subject on several streams at once, into buffers of its own on each: the same bits as
+    alone."""
+    blank = _blank(workload, subject, ON_STREAMS)
+    try:
+        alone = _run(subject, workload)
+        guarded = [workload.outputs() for _ in range(STREAMS)]
+        calls = [
+            partial(subject.compute, workload.inputs, {n: g.view for n, g in own.items()})
+            for own in guarded
+        ]
+        on_streams(workload.device, calls)
+    except _OF_ONE_KERNEL as error:
+        return _stopped(blank, error)
+    blank = _steady(blank, [alone])
+    checks: dict[str, OutputCheck] = {}
+    for name, base in alone.outputs.items():
+        for number, own in enumerate(guarded):
+            checks[name] = _with_problem(compare_bits(own[name].view, base), own[name].problem())
+            if not checks[name].ok:
+                text = f"on stream {number + 1}: {checks[name].problem}"
+                checks[name] = replace(checks[name], problem=text)
+                break
+    return _finished(replace(blank, runs=STREAMS + 1), checks)
 
 
 def _first_rows(workload: Workload, count: int) -> Workload:
@@ -218,8 +257,8 @@ def _steady(blank: VerifyResult, runs: Sequence[_Run]) -> VerifyResult:
     first, findings = runs[0], merged_findings([r.ran.findings for r in runs])
     result = replace(
         blank, runs=len(runs), arch=first.ran.arch or blank.arch, toolchain=first.ran.toolchain,
-        findings=findings, coverage=first.ran.coverage, launches=sum(r.ran.launches for r in runs),
-        reused=sum(r.ran.reused for r in runs),
+        key=first.ran.key, findings=findings, coverage=first.ran.coverage,
+        launches=sum(r.ran.launches for r in runs), reused=sum(r.ran.reused for r in runs),
         schedules=tuple(r.name for r in runs) if first.ran.coverage else (),
     )  # fmt: skip
     if findings:

@@ -12,9 +12,15 @@ _COMMANDS = {
     "run": "Run one kernel on a case or on your own tensors.",
     "verify": "Check kernels against float64, or bit for bit.",
     "emulate": "Run any PTX on the CPU, with every check.",
+    "bench": "Time kernels against one another, with intervals and verdicts.",
+    "profile": "Count one launch with ncu: pipes, bytes, loads, stalls.",
+    "report": "One page from results, and tables that are held against them.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",
+    "lock": "Record the facts of generated code that must not get worse.",
+    "toolchain": "Compilers beside the installed ones.",
     "doctor": "GPUs, driver, compilers, tools, store, and what is missing.",
     "cache": "Look after the artifact store.",
+    "bundle": "Artifacts in one file, to build here and run there.",
     "completion": "Print the shell's completion script.",
 }
 
@@ -60,6 +66,7 @@ def cli() -> None:
     \b
     sparsekit build                              every kernel, for this GPU or for every arch
     sparsekit verify --bitwise                   each variant against its base, bit for bit
+    sparsekit bench sparse_prefill               times, ratios and verdicts
     sparsekit inspect-sass gated_pool            load widths, registers, spills
     sparsekit run sparse_prefill --case v32_64   one case, with its launch and its digests
     """

@@ -11,15 +11,23 @@ from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Plan
 from sparsekit.cli.emit import emit
 from sparsekit.cli.native import requested_archs
-from sparsekit.cli.options import arch_option, output_options, place_options, say
+from sparsekit.cli.options import (
+    arch_option,
+    output_options,
+    place_options,
+    say,
+    toolchain_option,
+)
 from sparsekit.cli.session import open_session
-from sparsekit.errors import CompileError, SpecError, ToolchainError, UsageError
+from sparsekit.discover import Broken
+from sparsekit.errors import CompileError, ToolchainError, UsageError
 from sparsekit.report.build import build_document, plan_document
 
 
 @click.command()
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @arch_option
+@toolchain_option
 @click.option(
     "--instances", type=click.Choice(["default", "all"]), default="default", show_default=True,
     help="Those that models use, or every one that the specs list.",
@@ -32,14 +40,15 @@ from sparsekit.report.build import build_document, plan_document
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, references: tuple[str, ...], arch: str | None, instances: str,
-    jobs: int | None, dry_run: bool, lineinfo: bool, force: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    ctx: click.Context, references: tuple[str, ...], arch: str | None,
+    toolchains: tuple[str, ...], instances: str, jobs: int | None, dry_run: bool, lineinfo: bool,
+    force: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
+    output: Path | None,
 ) -> None:  # fmt: skip
     """Compile kernels ahead of time into the store.
 
-    REF is NAME[:VARIANT][@TOOLCHAIN]; NAME an op, a kernel, cu/KERNEL, triton/KERNEL or a folder's
-    path. Without one, every kernel. What is in the store is not compiled again.
+    REF is NAME[:VARIANT][@TOOLCHAIN][@git:REV]; NAME an op, a kernel, cu/KERNEL, triton/KERNEL or a
+    folder's path. Without one, every kernel. What is in the store is not compiled again.
 
     \b
     sparsekit build                                   every kernel, for this GPU or for every arch
@@ -48,32 +57,29 @@ def command(
     sparsekit build ./mykernel --arch native --lineinfo
     """
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
-    broken = () if references else session.catalog.broken
-    for found in broken:
-        say(found.reason)
-    archs = requested_archs(arch)
-    plan = session.planner.plan(choices, archs, every_instance=instances == "all")
+    plan, broken = session.planned(
+        references, requested_archs(arch), toolchains, every_instance=instances == "all"
+    )
     for caution in plan.cautions:
         say(caution)
     if dry_run:
         stored = [session.store.has(job.key) for job in plan.jobs]
-        emit(plan_document(plan.jobs, stored, plan.refused), form, output)
-        ctx.exit(_refusal_code(plan))
+        emit(plan_document(plan.jobs, stored, plan.refused, broken), form, output)
+        ctx.exit(_exit_code(plan, (), broken))
     outcomes = session.built(plan, build=True, force=force)
-    emit(build_document(outcomes, plan.refused), form, output)
-    ctx.exit(_exit_code(plan, outcomes, bool(broken)))
+    emit(build_document(outcomes, plan.refused, broken), form, output)
+    ctx.exit(_exit_code(plan, outcomes, broken))
 
 
-def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: bool) -> int:
+def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: Sequence[Broken]) -> int:
     codes = {o.error.exit_code for o in outcomes if o.error is not None}
     if codes:
         return CompileError.exit_code if CompileError.exit_code in codes else max(codes)
-    return _refusal_code(plan) or (SpecError.exit_code if broken else 0)
+    return _refusal_code(plan) or max((b.exit_code for b in broken), default=0)
 
 
 def _refusal_code(plan: Plan) -> int:
     """A named target that was refused is a failure; so is a plan of nothing."""
     if any(r.named for r in plan.refused) or (plan.refused and not plan.jobs):
         return ToolchainError.exit_code
-    return 0 if plan.jobs else UsageError.exit_code
+    return 0 if plan.jobs or plan.unplanned else UsageError.exit_code

@@ -11,10 +11,11 @@ from sparsekit.cli.options import FOLDER, output_options, say
 from sparsekit.errors import StoreError
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
-from sparsekit.settings import load
+from sparsekit.settings import NOWHERE, load
 from sparsekit.store import maintain
 from sparsekit.store.layout import refuse_unsafe
 from sparsekit.store.local import Store
+from sparsekit.store.notes import Notes
 from sparsekit.store.open import open_store
 
 _cache_dir = click.option("--cache-dir", type=FOLDER, help="The artifact store.")
@@ -32,7 +33,13 @@ def command() -> None:
 
 
 def _root(cache_dir: Path | None) -> Path:
-    return load(cache_dir=cache_dir).cache_dir
+    root = load(cache_dir=cache_dir).cache_dir
+    if root == NOWHERE:
+        raise StoreError(
+            "there is no store: HOME is not set and this user has no home folder, so that what is "
+            "built lives as long as the command. Set SPARSEKIT_CACHE_DIR to a folder of yours"
+        )
+    return root
 
 
 def _writable(root: Path) -> Store:
@@ -45,9 +52,11 @@ def _writable(root: Path) -> Store:
 
 @command.command("dir")
 @_cache_dir
-def show_dir(cache_dir: Path | None) -> None:
+@output_options
+def show_dir(cache_dir: Path | None, form: str, output: Path | None) -> None:
     """Print the store's folder."""
-    click.echo(_root(cache_dir))
+    root = str(_root(cache_dir))
+    emit(Document({"schema": 1, "dir": root}, (Lines((root,)),)), form, output)
 
 
 @command.command()
@@ -88,7 +97,11 @@ def verify(ctx: click.Context, cache_dir: Path | None, form: str, output: Path |
 @click.option("--older-than", metavar="AGE", help="Entries built longer ago: 30d, 12h.")
 @click.option("--max-size", metavar="SIZE", help="The oldest entries, until the rest fits: 2G.")
 @_cache_dir
-def prune(older_than: str | None, max_size: str | None, cache_dir: Path | None) -> None:
+@output_options
+def prune(
+    older_than: str | None, max_size: str | None, cache_dir: Path | None, form: str,
+    output: Path | None,
+) -> None:  # fmt: skip
     """Remove old entries."""
     if older_than is None and max_size is None:
         raise click.UsageError("give --older-than, --max-size or both")
@@ -98,23 +111,33 @@ def prune(older_than: str | None, max_size: str | None, cache_dir: Path | None) 
         maintain.parse_age(older_than) if older_than is not None else None,
         maintain.parse_size(max_size) if max_size is not None else None,
     )
-    _remove(root, chosen)
+    removed = _removed(root, chosen)
+    if older_than is not None and root.is_dir():
+        Notes(root).clear(maintain.parse_age(older_than))
+    emit(removed, form, output)
 
 
 @command.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_cache_dir
-def clear(yes: bool, cache_dir: Path | None) -> None:
+@output_options
+def clear(yes: bool, cache_dir: Path | None, form: str, output: Path | None) -> None:
     """Remove every entry."""
     root = _root(cache_dir)
     chosen = list(maintain.entries(root))
     if chosen and not yes:
         click.confirm(f"Remove {len(chosen)} artifacts from {root}?", abort=True, err=True)
-    _remove(root, chosen)
+    removed = _removed(root, chosen)
+    if root.is_dir():
+        Notes(root).clear()
+    emit(removed, form, output)
 
 
-def _remove(root: Path, chosen: list[maintain.Stored]) -> None:
+def _removed(root: Path, chosen: list[maintain.Stored]) -> Document:
+    """Remove the entries, and tell what was removed."""
     if chosen:
         maintain.remove_all(_writable(root), chosen)
-    freed = format_bytes(sum(e.bytes for e in chosen))
-    click.echo(f"{len(chosen)} artifacts removed, {freed}")
+    size = sum(e.bytes for e in chosen)
+    text = f"{len(chosen)} artifacts removed, {format_bytes(size)}"
+    data = {"schema": 1, "dir": str(root), "removed": [e.key for e in chosen], "bytes": size}
+    return Document(data, (Lines((text,)),))

@@ -23,6 +23,20 @@ def device_option(default: str | None, told: str) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def gpu_option(command: F) -> F:
+    """`--device` of the commands that time or count."""
+    return click.option(
+        "--device", default="cuda", show_default=True, metavar="cuda[:N]", callback=_gpu,
+        help="The GPU to run on.",
+    )(command)  # fmt: skip
+
+
+def _gpu(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value == CPU:
+        raise UsageError(f"{ctx.info_name} needs a GPU: --device must be cuda or cuda:N")
+    return value
+
+
 def emulation_options(command: F) -> F:
     """`--strict`, `--without` and `--lineinfo`."""
     return check_options(
@@ -48,6 +62,12 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return tuple(n.strip() for n in value.split(",") if n.strip()) if value else ()
 
 
+def _shown(probe: Probe) -> str:
+    if probe.devices:
+        return f"the driver shows {len(probe.devices)} GPUs"
+    return probe.problem or "the driver shows no GPU"
+
+
 def cuda_index(text: str) -> int:
     match = re.fullmatch(r"cuda(?::(\d+))?", text)
     if not match:
@@ -60,9 +80,8 @@ def gpu_of(text: str, probe: Probe | None = None) -> tuple[Any, Device]:
     index = cuda_index(text)
     probe = probe or probe_devices()
     if index >= len(probe.devices):
-        found = f"{len(probe.devices)} GPUs" if probe.devices else probe.problem or "no GPU"
         raise GpuError(
-            f"--device {text}: the driver shows {found}; see sparsekit doctor, or take --device cpu"
+            f"--device {text}: {_shown(probe)}; see sparsekit doctor, or take --device cpu"
         )
     import torch
 

@@ -20,11 +20,12 @@ from sparsekit.report.document import Document, Lines, Table
 from sparsekit.runtime.probe import Probe, probe_devices
 from sparsekit.settings import Settings, load
 from sparsekit.toolchain.find import Toolchains
-from sparsekit.toolchain.tools import find_nvdisasm, tool_version
+from sparsekit.toolchain.tools import find_ncu, find_nvdisasm, tool_version
 
 _PACKAGES = (
     "click", "rich", "platformdirs", "numpy", "torch", "triton", "cuda-bindings",
     "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-nvdisasm", "safetensors",
+    "zstandard",
 )  # fmt: skip
 _INSTALL = "pip install -c constraints.txt"
 
@@ -84,6 +85,7 @@ def _findings(cache_dir: Path | None) -> Iterator[Finding]:
         return
     yield from _toolchains(settings, probe.driver)
     yield _nvdisasm(settings)
+    yield _ncu(settings)
     yield _store(settings)
 
 
@@ -147,6 +149,9 @@ def _too_new(nvrtc: Toolchain, driver: str) -> Iterator[Finding]:
 
 
 def _toolchain(toolchain: Toolchain) -> Finding:
+    if not toolchain.compiles:
+        found = f"artifacts from a bundle; it compiles nothing here ({toolchain.site})"
+        return Finding(f"compiler {toolchain.id}", True, found)
     archs = [Arch(*c) for c in ALL_CAPABILITIES]
     known = [format_capability(a.compute_capability) for a in archs if not toolchain.lacks(a)]
     cautions = dict.fromkeys(t for a in archs if (t := toolchain.caution(a)))
@@ -163,6 +168,16 @@ def _nvdisasm(settings: Settings) -> Finding:
     broken = version.startswith(("does not run", "exit code"))
     advice = f"{_INSTALL} --force-reinstall nvidia-cuda-nvdisasm"
     return Finding("nvdisasm", not broken, f"{version} ({tool})", advice)
+
+
+def _ncu(settings: Settings) -> Finding:
+    found = find_ncu(settings)
+    if found is None:
+        advice = (
+            "it comes with the CUDA toolkit, or NVIDIA's package nsight-compute; put it on PATH"
+        )
+        return Finding("ncu", False, "not found; only profile needs it", advice)
+    return Finding("ncu", True, f"{found} ({tool_version(found)})")
 
 
 def _store(settings: Settings) -> Finding:

@@ -16,11 +16,16 @@ from sparsekit.report.markdown import render_markdown
 
 def emit(document: Document, form: str, output: Path | None) -> None:
     """Print the document, or write it to `output` at one stroke."""
+    to_terminal = output is None and sys.stdout.isatty()
+    emit_text(_rendered(document, form, to_terminal=to_terminal), output)
+
+
+def emit_text(text: str, output: Path | None) -> None:
+    """Print the text, or write it to `output` at one stroke."""
     if output is None:
-        click.echo(_rendered(document, form, to_terminal=sys.stdout.isatty()))
+        click.echo(text)
     else:
-        text = _rendered(document, form, to_terminal=False) + "\n"
-        replace_file(output, lambda file: file.write_text(text, encoding="utf-8"))
+        replace_file(output, lambda file: file.write_text(text + "\n", encoding="utf-8"))
 
 
 def _rendered(document: Document, form: str, *, to_terminal: bool) -> str:

@@ -33,7 +33,7 @@ def emulation_plan(
     checks = chosen_checks(strict=strict, without=without)
     return EmulationPlan(
         session.settings, build and not only_built, only_built, lineinfo, checks,
-        schedules_of(seeds),
+        schedules_of(seeds), session.planner.store_options,
     )  # fmt: skip
 
 

@@ -2,69 +2,149 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from sparsekit.cli.emit import emit
-from sparsekit.cli.native import requested_archs
+from sparsekit.cli import checks, origins
+from sparsekit.cli.emit import emit, emit_text
+from sparsekit.cli.inspected import Inspected, Looker
 from sparsekit.cli.options import (
     arch_option,
     build_option,
-    output_options,
+    output_options_with,
     place_options,
-    say,
+    toolchain_option,
 )
 from sparsekit.cli.session import open_session
-from sparsekit.codegen.inspect import inspect_all
-from sparsekit.errors import CompileError, ToolchainError, UsageError
-from sparsekit.report.inspect import inspect_document
-from sparsekit.toolchain.tools import find_nvdisasm
+from sparsekit.codegen.inspect import name_of
+from sparsekit.codegen.ledger import Name
+from sparsekit.codegen.listing import ptx_listing
+from sparsekit.codegen.lock import FILE_NAME, read_lock
+from sparsekit.codegen.regression import are_side_by_side
+from sparsekit.codegen.requirements import parse_requirement
+from sparsekit.codegen.verdict import compare_all
+from sparsekit.errors import EXIT_CHECK_FAILED, ToolchainError, UsageError
+from sparsekit.report.document import Document, joined
+from sparsekit.report.findings import sarif
+from sparsekit.report.inspect import failures_document, inspect_document, listings_document
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @arch_option
+@toolchain_option
+@click.option("--against", metavar="REF", help="Compare with this one: verdicts, what got worse.")
 @click.option(
-    "--dump", type=click.Choice(["sass", "ptx"]), help="The whole code of each entry too."
+    "--require", "required", metavar="FACT>=N", multiple=True,
+    help="Exit 1 with the entries that do not meet it, such as 'gather.min_bytes>=16'; repeatable.",
+)  # fmt: skip
+@click.option("--locked", is_flag=True, help="Exit 1 with what is worse than the lock records.")
+@click.option("--accept", metavar="REASON", help="With --locked: record what got worse, and why.")
+@click.option("--lock-file", type=_FILE, default=FILE_NAME, show_default=True, help="The lock.")
+@click.option("--github", is_flag=True, help="Annotations for GitHub, on standard error.")
+@click.option(
+    "--audit", is_flag=True,
+    help="Of Triton kernels: each argument aligned, not aligned, 1; what gets bad, and the fix.",
+)  # fmt: skip
+@click.option(
+    "--blame", is_flag=True,
+    help="With --against another Triton: is it the front end, ptxas or its options?",
+)  # fmt: skip
+@click.option("--numerics", is_flag=True, help="With --against: what changes rounding.")
+@click.option(
+    "--dump", type=click.Choice(["sass", "ptx"]), help="The whole code of each entry, loads marked."
 )
 @click.option("--lineinfo", is_flag=True, help="Look at the artifacts with source lines.")
 @build_option
 @place_options
-@output_options
+@output_options_with("sarif")
 @click.pass_context
 def command(
-    ctx: click.Context, references: tuple[str, ...], arch: str | None, dump: str | None,
+    ctx: click.Context, references: tuple[str, ...], arch: str | None, toolchains: tuple[str, ...],
+    against: str | None, required: tuple[str, ...], locked: bool, accept: str | None,
+    lock_file: Path, github: bool, audit: bool, blame: bool, numerics: bool, dump: str | None,
     lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
     output: Path | None,
 ) -> None:  # fmt: skip
     """Registers, spills, shared bytes and load widths of generated code.
 
-    Widths are bytes per thread of ld.global and cp.async in PTX, and of LDG, LDGSTS, LDS, LDSM,
-    LDL, STG and STL in SASS. No GPU is needed. What is not built yet is built first.
+    REF is a reference, or a path with code that others built: .cubin, .ptx, .fatbin, .so, .o, a
+    wheel's folder, a Triton cache. Widths are bytes per thread; a gather is a load whose address
+    depends on an earlier load. With several toolchains, a matrix with the worst cell marked and the
+    first bad release. No GPU is needed. What is not built yet is built first.
 
     \b
     sparsekit inspect-sass gated_pool --arch sm_90
-    sparsekit inspect-sass sparse_attn_paged:hint16@triton-3.8.0 --arch all --format markdown
-    sparsekit inspect-sass cu/sparse_prefill --arch 9.0 --dump sass
+    sparsekit inspect-sass sparse_attn_paged:plain --toolchain triton-3.6.0,triton-3.8.0 --arch all
+    sparsekit inspect-sass cu/sparse_prefill:skip --against cu/sparse_prefill:noskip --arch 9.0
+    sparsekit inspect-sass sparse_attn_paged:hint16 --require 'gather.min_bytes>=16' --github
+    sparsekit inspect-sass ~/.triton/cache --arch 9.0 --require 'spills==0'
+    sparsekit inspect-sass --locked
     """
+    if accept is not None and not locked:
+        raise UsageError("--accept goes with --locked")
+    if (blame or numerics) and against is None:
+        raise UsageError(f"--{'blame' if blame else 'numerics'} goes with --against REF")
+    requirements = [parse_requirement(text) for text in required]
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
-    plan = session.planner.plan(choices, requested_archs(arch), every_instance=False)
-    for refusal in plan.refused:
-        say(refusal.reason)
-    outcomes = session.built(plan, build=build)
-    nvdisasm: Path | None = None
-    try:
-        nvdisasm = find_nvdisasm(session.settings)
-    except ToolchainError as error:
-        say(str(error))
-    artifacts = [o.artifact for o in outcomes if o.artifact is not None]
-    entries = list(inspect_all(artifacts, nvdisasm, session.settings.jobs))
-    failed = [o for o in outcomes if o.error is not None]
-    emit(inspect_document(entries, failed, dump), form, output)
-    if failed:
-        ctx.exit(CompileError.exit_code)
-    if any(e.problem for e in entries) or any(r.named for r in plan.refused):
-        ctx.exit(ToolchainError.exit_code)
-    ctx.exit(0 if entries else UsageError.exit_code)
+    if locked:
+        lock = read_lock(lock_file)
+        references, arch = references or lock.references, arch or lock.arch
+        toolchains = toolchains or lock.toolchains
+    looker = Looker(session, build=build)
+    found = looker.look(references, toolchains, arch)
+    results = checks.Results()
+    if audit:
+        origins.audit(results, looker, references, toolchains, arch)
+    if are_side_by_side(found.ledgers) and not (found.images or locked or against):
+        checks.matrix(results, found.ledgers)
+    if against is not None:
+        bases = looker.look([against], toolchains, arch)
+        comparisons = compare_all(found.ledgers, bases.ledgers)
+        checks.compared(results, comparisons)
+        if blame:
+            origins.blamed(results, looker, comparisons, [*found.built, *bases.built])
+        if numerics:
+            checks.rounding(results, comparisons)
+    if requirements:
+        checks.required(results, requirements, found.ledgers)
+    if locked:
+        checks.locked(results, found.ledgers, lock_file, accept)
+    document = joined(
+        Document({"schema": 1, "kind": "inspect"}),
+        inspect_document(found.ledgers, shown=not results.documents),
+        *results.documents,
+        failures_document(found.failed),
+        listings_document(_listings(looker, found, dump) if dump else {}),
+        results.all_findings(),
+    )
+    if form == "sarif":
+        emit_text(json.dumps(sarif(results.findings, Path.cwd()), indent=2), output)
+    else:
+        emit(document, form, output)
+    if github:
+        results.annotate()
+    ctx.exit(found.exit_code() or (EXIT_CHECK_FAILED if results.failed else 0))
+
+
+def _listings(looker: Looker, found: Inspected, dump: str) -> dict[Name, list[str]]:
+    """The code of every entry that was found; of foreign code the SASS."""
+    images = dict(found.images)
+    listings: dict[Name, list[str]] = {}
+    for artifact, _ in found.built:
+        for record in artifact.manifest.entries:
+            name = name_of(artifact, record)
+            images[name] = artifact.cubin(record.entry)
+            if dump == "ptx":
+                listings[name] = ptx_listing(artifact.ptx(record.entry), record.entry)
+    for name, image in images.items():
+        if name not in listings:
+            try:
+                listings[name] = looker.inspector.listing(image, name.entry)
+            except ToolchainError as error:
+                listings[name] = [f"not available: {error}"]
+    return listings

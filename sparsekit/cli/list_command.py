@@ -11,8 +11,9 @@ from sparsekit.cli.emit import emit
 from sparsekit.cli.options import output_options, place_options
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Catalog, Choice
-from sparsekit.errors import SparsekitError, SpecError
+from sparsekit.errors import SparsekitError
 from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest
+from sparsekit.report.build import broken_data, broken_tables
 from sparsekit.report.document import Document, Lines, Table
 
 
@@ -26,7 +27,8 @@ def command(
 ) -> None:  # fmt: skip
     """Kernels, ops, variants, archs, and what is built.
 
-    Kernel folders that cannot be used are listed with the reason, and make the exit code 3.
+    Kernel folders that cannot be used are listed with the reason, and make the exit code 3; what
+    stops a kernel from being compiled is listed too, with that reason's code.
 
     \b
     sparsekit list
@@ -34,30 +36,29 @@ def command(
     """
     session = open_session(cache_dir, kernel_dirs)
     catalog = session.catalog
-    kernels = [_kernel(session, choice) for choice in catalog.resolve([])]
-    emit(_document(kernels, catalog), form, output)
-    ctx.exit(SpecError.exit_code if catalog.broken else 0)
+    listed = [_kernel(session, choice) for choice in catalog.resolve([])]
+    emit(_document([kernel for kernel, _ in listed], catalog), form, output)
+    codes = [b.exit_code for b in catalog.broken] + [p.exit_code for _, p in listed if p]
+    ctx.exit(max(codes, default=0))
 
 
-def _kernel(session: Session, choice: Choice) -> dict[str, Any]:
-    """One kernel and, per variant, the archs whose default instances are all in the store."""
+def _kernel(session: Session, choice: Choice) -> tuple[dict[str, Any], SparsekitError | None]:
+    """One kernel with, per variant, the archs whose default instances are all in the store; and
+    what stops it from being compiled."""
     kernel = choice.kernel
     requests = [ArchRequest(c, named=False) for c in ALL_CAPABILITIES]
     built: dict[str, list[str]] = {name: [] for name in choice.variants}
-    problem: str | None = None
-    try:
-        plan = session.planner.plan([choice], requests, every_instance=False)
-        for name in choice.variants:
-            jobs = [job for job in plan.jobs if job.variant.name == name]
-            archs = dict.fromkeys(str(job.arch) for job in jobs)
-            built[name] = [
-                arch
-                for arch in archs
-                if all(session.store.has(j.key) for j in jobs if str(j.arch) == arch)
-            ]
-    except SparsekitError as error:
-        problem = str(error)
-    return {
+    plan = session.planner.plan([choice], requests, every_instance=False)
+    for name in choice.variants:
+        jobs = [job for job in plan.jobs if job.variant.name == name]
+        archs = dict.fromkeys(str(job.arch) for job in jobs)
+        built[name] = [
+            arch
+            for arch in archs
+            if all(session.store.has(j.key) for j in jobs if str(j.arch) == arch)
+        ]
+    problem = plan.unplanned[0].error if plan.unplanned else None
+    data = {
         "kernel": kernel.name,
         "lang": kernel.lang,
         "op": kernel.op,
@@ -70,8 +71,9 @@ def _kernel(session: Session, choice: Choice) -> dict[str, Any]:
             for v in kernel.variants
         ],
         "instances": [{"name": i.name, "default": i.default} for i in kernel.instances],
-        "problem": problem,
+        "problem": str(problem) if problem else None,
     }  # fmt: skip
+    return data, problem
 
 
 def _document(kernels: list[dict[str, Any]], catalog: Catalog) -> Document:
@@ -86,9 +88,7 @@ def _document(kernels: list[dict[str, Any]], catalog: Catalog) -> Document:
     ]  # fmt: skip
     parts: list[Table | Lines] = [Table("", columns, rows)]
     parts += [Lines((f"{k['kernel']}: {k['problem']}",)) for k in kernels if k["problem"]]
-    if catalog.broken:
-        rows_broken = [(str(b.folder), b.reason) for b in catalog.broken]
-        parts.append(Table("Broken", ("folder", "reason"), rows_broken))
+    parts += broken_tables(catalog.broken)
     data = {
         "schema": 1,
         "kernels": kernels,
@@ -96,7 +96,7 @@ def _document(kernels: list[dict[str, Any]], catalog: Catalog) -> Document:
             {"op": op.name, "summary": op.summary, "cases": [c.name for c in op.cases]}
             for op in catalog.ops.values()
         ],
-        "broken": [{"folder": str(b.folder), "reason": b.reason} for b in catalog.broken],
+        "broken": broken_data(catalog.broken),
     }
     return Document(data, tuple(parts))
 

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Op, check_scalars
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-FOLDER = click.Path(path_type=Path)
+
+class _Folder(click.Path):
+    """A folder's path; an empty one is an unset variable, never the working folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("expected a folder, found ''", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Folder(path_type=Path)
+
+
+_FORMS = ("text", "json", "markdown")
 
 
 def output_options(command: F) -> F:
     """`--format` and `-o`."""
+    return output_options_with()(command)
+
+
+def output_options_with(*more: str) -> Callable[[F], F]:
+    """`--format`, with forms that only this command has, and `-o`."""
+
+    def decorate(command: F) -> F:
+        return _output_options(command, (*_FORMS, *more))
+
+    return decorate
+
+
+def _output_options(command: F, forms: tuple[str, ...]) -> F:
     command = click.option(
         "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
         help="Write the result to this file instead of standard output.",
     )(command)  # fmt: skip
     return click.option(
-        "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text",
+        "--format", "form", type=click.Choice(forms), default="text",
         show_default=True, help="The form of the result.",
     )(command)  # fmt: skip
 
@@ -49,6 +78,22 @@ def arch_option(command: F) -> F:
     )(command)
 
 
+def toolchain_option(command: F) -> F:
+    """`--toolchain`, as a tuple of ids named `toolchains`."""
+    return click.option(
+        "--toolchain", "toolchains", metavar="ID,ID", callback=_listed,
+        help="Compilers for the references that name none, such as triton-3.6.0,triton-3.8.0 "
+        "[default: the installed one].",
+    )(command)  # fmt: skip
+
+
+def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = [name.strip() for name in (value or "").split(",")]
+    if value is not None and not all(names):
+        raise click.BadParameter(f"expected ids separated by commas, found {value!r}")
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
 def say(text: str) -> None:
     """Talk to the user, beside the result."""
     click.echo(f"sparsekit: {text}", err=True)
@@ -59,6 +104,16 @@ def build_option(command: F) -> F:
         "--no-build", "build", is_flag=True, default=True, flag_value=False,
         help="Build nothing: exit 4 with the command when something is missing.",
     )(command)  # fmt: skip
+
+
+def require_inputs(file: Path, op: Op, scalars: Mapping[str, str]) -> None:
+    """Raise UsageError where `--inputs` is no file, or a `--set` beside it gives no scalar."""
+    if not file.is_file():
+        raise UsageError(f"--inputs {file}: there is no such file")
+    try:
+        check_scalars(op, scalars)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def settings_option(command: F) -> F:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from typing import Protocol, TypeVar
 
 import click
@@ -23,7 +24,8 @@ def shown(steps: Iterable[S], total: int | None, what: str) -> Iterator[S]:
     """The steps, shown as they come; total is None where it is not known before the end."""
     if total == 0:
         return iter(())
-    return _bar(steps, total, what) if sys.stderr.isatty() else _lines(steps, total)
+    bar = sys.stderr.isatty() and find_spec("rich") is not None
+    return _bar(steps, total, what) if bar else _lines(steps, total)
 
 
 def _lines(steps: Iterable[S], total: int | None) -> Iterator[S]:

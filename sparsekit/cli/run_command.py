@@ -10,11 +10,20 @@ import click
 from sparsekit.cli.device import CPU, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.emulation import one_arch
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    require_inputs,
+    say,
+    settings_option,
+    toolchain_option,
+)
+from sparsekit.cli.selection import case_of, operator_of
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Op, with_settings
+from sparsekit.model.op import Op
 
 
 @click.command()
@@ -30,14 +39,15 @@ from sparsekit.model.op import Op, with_settings
 @click.option("--arch", metavar="ARCH",
               help="With --device cpu: whose PTX [default: the first the kernel has].")  # fmt: skip
 @emulation_options
+@toolchain_option
 @build_option
 @place_options
 @output_options
 def command(
     reference: str, case_name: str | None, settings: dict[str, str], inputs_file: Path | None,
     save: Path | None, explain: bool, device: str, arch: str | None, strict: bool,
-    without: tuple[str, ...], lineinfo: bool, build: bool, kernel_dirs: tuple[Path, ...],
-    cache_dir: Path | None, form: str, output: Path | None,
+    without: tuple[str, ...], lineinfo: bool, toolchains: tuple[str, ...], build: bool,
+    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Run one kernel on a case, or on your own tensors.
 
@@ -51,11 +61,16 @@ def command(
     sparsekit run sparse_prefill --case small_512 --device cpu --arch sm_90
     """
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
-    choices = session.catalog.resolve([reference])
+    if len(toolchains) > 1:
+        raise UsageError(f"run takes one --toolchain, found {', '.join(toolchains)}")
+    choices = session.catalog.resolve([reference], toolchains)
     op = _only_op(choices, reference)
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
+    case = None if case_name is None else case_of(op, case_name, settings)
+    if inputs_file is not None:
+        require_inputs(inputs_file, op, settings)
     driver = None
     if device == CPU:
         torch_device, gpu, driver = _cpu(choices, arch, strict, without)
@@ -67,19 +82,16 @@ def command(
     from sparsekit.check import campaign, runs
     from sparsekit.check.files import load_inputs, save_tensors
     from sparsekit.check.verify import make_workload
-    from sparsekit.operators.operator import Operator
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
-    operator = Operator(
-        op, choices, session.planner, session.store, build=build, note=say, driver=driver
-    )
+    operator = operator_of(session, choices, build=build, driver=driver)
     digest: str | None = None
-    if inputs_file is not None:
+    if case is None:
+        assert inputs_file is not None
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
         workload = campaign.user_workload(op, inputs, inputs_file.name, torch_device)
     else:
-        case = _case(op, str(case_name), settings)
         reference_module = campaign.load_reference(op)
         workload = make_workload(op, reference_module, case, op.probes[0], torch_device)
     result = runs.run_once(operator, workload)
@@ -108,14 +120,3 @@ def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:
     if len(names) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(names)}; name one")
     return next(iter(names.values()))
-
-
-def _case(op: Op, name: str, settings: dict[str, str]) -> Any:
-    found = op.case(name)
-    if found is None:
-        names = ", ".join(c.name for c in op.cases)
-        raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
-    try:
-        return with_settings(found, settings)
-    except ValueError as error:
-        raise UsageError(str(error)) from error

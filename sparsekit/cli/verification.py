@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.cli.emulation import emulated_targets, emulation_here, emulation_plan
-from sparsekit.cli.options import say
+from sparsekit.cli.options import require_inputs, say
+from sparsekit.cli.selection import by_op, only, operator_of
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Op
+from sparsekit.model.arch import Arch
+from sparsekit.model.op import TAGS, Op
 from sparsekit.model.results import VerifyResult
+from sparsekit.toolchain.find import Toolchains
 
 Steps = tuple[Iterator[VerifyResult], str | None]
 """The results as they come, and the sha256 of the user's inputs."""
@@ -35,19 +38,33 @@ class Request:
     pattern: str | None
     tags: Sequence[str]
     bitwise: bool
+    across: bool
+    """Each under every other toolchain at hand against itself under the one it would use."""
+
+    def require(self, file: Path | None, scalars: dict[str, str]) -> None:
+        """Raise UsageError for what is wrong whatever the machine has."""
+        from sparsekit.check.campaign import chosen_cases
+
+        if self.bases and sum(len(c.variants) for c in self.bases) != 1:
+            raise UsageError(
+                "--against must name one variant, as in --against sparse_prefill:noskip"
+            )
+        ops = by_op(self.choices)
+        if file is None:
+            for op, _ in ops:
+                chosen_cases(op, self.pattern, self.tags or TAGS)
+        elif len(ops) != 1:
+            raise UsageError("--inputs holds the tensors of one op; name it")
+        else:
+            require_inputs(file, ops[0][0], scalars)
 
 
 def on_gpu(request: Request, file: Path | None, scalars: dict[str, str], device: Any) -> Steps:
-    from sparsekit.check.subject import OperatorSubject
-    from sparsekit.operators.operator import Operator
+    from sparsekit.check.subject import OperatorSubject, named
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
-        only = replace(choice, variants=(variant,))
-        session = request.session
-        operator = Operator(
-            choice.op, [only], session.planner, session.store, build=request.build, note=say
-        )
-        return [OperatorSubject(choice.kernel.name, variant, operator)]
+        operator = operator_of(request.session, [only(choice, variant)], build=request.build)
+        return [OperatorSubject(choice.kernel.name, named(variant, choice.toolchain), operator)]
 
     return _Campaign(request, subjects, device, _TAGS).steps(file, scalars)
 
@@ -76,11 +93,13 @@ def on_cpu(
         tasks = tasks_of(targets, request.pattern, tags)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
     emulation = emulation_here(session, plan)
-    archs = {id(choice): [t for c, t in targets if c is choice] for choice in request.choices}
+    archs: dict[Path, list[Arch]] = {}
+    for choice, target in targets:
+        archs.setdefault(choice.kernel.folder, []).append(target)
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
         every = list(dict.fromkeys(t for _, t in targets))  # of a base that --against names
-        wanted = archs.get(id(choice), every)
+        wanted = dict.fromkeys(archs.get(choice.kernel.folder, every))
         return [emulation.subject(choice, variant, target) for target in wanted]
 
     return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file, scalars)
@@ -116,40 +135,57 @@ class _Campaign:
     def _against_float64(self) -> Iterator[VerifyResult]:
         from sparsekit.check import campaign
 
-        for op, chosen in _by_op(self.request.choices):
+        for op, chosen in by_op(self.request.choices):
             subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
-            yield from campaign.against_reference(
+            steps = campaign.against_reference(
                 op, subjects, self._cases(op), self.device, self.request.repeat
             )
+            yield from campaign.guarded(op, subjects, steps, self.device)
 
     def _bitwise(self) -> Iterator[VerifyResult]:
         from sparsekit.check import campaign
 
         bases = [(c, v) for c in self.request.bases for v in c.variants]
-        if self.request.bases and len(bases) != 1:
-            raise UsageError(
-                "--against must name one variant, as in --against sparse_prefill:noskip"
-            )
-        for op, chosen in _by_op(self.request.choices):
-            pairs = [p for c in chosen for p in self._pairs(c, bases)]
-            yield from campaign.against_bits(
+        for op, chosen in by_op(self.request.choices):
+            if self.request.across:
+                pairs = [p for c in chosen for p in self._across_toolchains(c)]
+                if not pairs:
+                    say(f"{op.name}: no other toolchain is at hand; see sparsekit doctor")
+            else:
+                pairs = [p for c in chosen for p in self._pairs(c, bases)]
+            alone = not self.request.across and self.request.pattern is None
+            steps = campaign.against_bits(
                 op, pairs, self._cases(op), self.device, self.request.repeat,
-                rows=self.request.pattern is None and "smoke" in self._tags,
+                rows=alone and "smoke" in self._tags, streams=self.device.type == "cuda",
             )  # fmt: skip
+            yield from campaign.guarded(op, [p.subject for p in pairs], steps, self.device)
 
     def _on_file(self, file: Path, scalars: dict[str, str]) -> Steps:
         from sparsekit.check import campaign
         from sparsekit.check.files import load_inputs
 
-        ops = _by_op(self.request.choices)
-        if len(ops) != 1:
-            raise UsageError("--inputs holds the tensors of one op; name it")
-        op, chosen = ops[0]
+        ((op, chosen),) = by_op(self.request.choices)
         inputs, digest = load_inputs(file, op, scalars, self.device)
         subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
         name = f"{file.name}:{digest[:12]}"
         steps = campaign.on_inputs(op, subjects, inputs, name, self.device, self.request.repeat)
         return steps, digest
+
+    def _across_toolchains(self, choice: Choice) -> list[Any]:
+        """Each variant under every other toolchain with itself under the one it would use."""
+        from sparsekit.check.campaign import Pair
+
+        session = self.request.session
+        own = session.planner.toolchain(choice).id
+        others = [t.id for t in Toolchains(session.settings).all(choice.kernel.lang) if t.id != own]
+        return [
+            Pair(subject, base)
+            for name in choice.variants
+            for other in others
+            for subject in self.subjects(replace(choice, toolchain=other), name)
+            for base in self.subjects(choice, name)
+            if subject.arch == base.arch
+        ]
 
     def _pairs(self, choice: Choice, bases: Sequence[tuple[Choice, str]]) -> list[Any]:
         """Each variant with its base, and with itself on new buffers; arch by arch."""
@@ -167,10 +203,3 @@ class _Campaign:
             if not bases:
                 pairs += [Pair(s, s) for s in own]
         return pairs
-
-
-def _by_op(choices: Sequence[Choice]) -> list[tuple[Op, list[Choice]]]:
-    groups: dict[str, tuple[Op, list[Choice]]] = {}
-    for choice in choices:
-        groups.setdefault(choice.op.name, (choice.op, []))[1].append(choice)
-    return list(groups.values())

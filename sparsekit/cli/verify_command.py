@@ -7,13 +7,21 @@ from pathlib import Path
 
 import click
 
+from sparsekit.check.golden import read_golden, write_golden
 from sparsekit.cli.device import CPU, cuda_index, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+    toolchain_option,
+)
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import open_session
 from sparsekit.cli.verification import Request, on_cpu, on_gpu
-from sparsekit.errors import ContextLostError, UsageError
+from sparsekit.errors import SparsekitError, UsageError
 from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
@@ -32,6 +40,18 @@ from sparsekit.runtime.probe import probe_devices
     "--bitwise", is_flag=True, help="Bit for bit against the base, itself, and row by row."
 )
 @click.option("--against", metavar="REF", help="With --bitwise: the base, instead of the spec's.")
+@click.option(
+    "--across-toolchains",
+    "across",
+    is_flag=True,
+    help="With --bitwise: under every toolchain at hand, against the default one.",
+)
+@click.option(
+    "--golden",
+    "golden_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Check outputs against the digests in this file; make it when it is not there.",
+)
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True,
               help="Launches of each case, all with the same bytes.")  # fmt: skip
 @click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
@@ -45,22 +65,25 @@ from sparsekit.runtime.probe import probe_devices
 @emulation_options
 @click.option("-j", "--jobs", type=click.IntRange(min=1),
               help="Emulating processes [default: cores].")  # fmt: skip
+@toolchain_option
 @build_option
 @place_options
 @output_options
 @click.pass_context
 def command(
     ctx: click.Context, references: tuple[str, ...], pattern: str | None, tags: tuple[str, ...],
-    bitwise: bool, against: str | None, repeat: int, inputs_file: Path | None,
-    settings: dict[str, str], device: str | None, arch: str | None, seeds: int, strict: bool,
-    without: tuple[str, ...], lineinfo: bool, jobs: int | None, build: bool,
+    bitwise: bool, against: str | None, across: bool, golden_file: Path | None, repeat: int,
+    inputs_file: Path | None, settings: dict[str, str], device: str | None, arch: str | None,
+    seeds: int, strict: bool, without: tuple[str, ...], lineinfo: bool, jobs: int | None,
+    toolchains: tuple[str, ...], build: bool,
     kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Check kernels against float64, or bit for bit, on a GPU or on the CPU.
 
     Outputs are poisoned and guarded, rows that no index lists hold NaN, and the kernel runs before
     the reference. With --bitwise each variant is compared with the base that its spec names, with
-    itself on new buffers, and its first row with the same row in other batches.
+    itself on new buffers and on several streams at once, and its first row with the same row in
+    other batches.
 
     With --device cpu, and without a GPU, the PTX of each arch is emulated: memory, races, barriers
     and more are checked at every instruction, under several schedules, and the report says which
@@ -72,20 +95,27 @@ def command(
     sparsekit verify sparse_prefill --device cpu --arch sm_80,sm_120 --seeds 2
     sparsekit verify --bitwise gated_pool
     sparsekit verify sparse_prefill:skip --bitwise --against sparse_prefill:noskip --case 'length_*'
+    sparsekit verify --bitwise --across-toolchains --tag seed
+    sparsekit verify --tag seed --golden outputs.json
     sparsekit verify gated_pool --inputs mine.safetensors --set out_dtype=bf16
     """
-    if against and not bitwise:
-        raise UsageError("--against goes with --bitwise")
+    if (against or across) and not bitwise:
+        raise UsageError("--against and --across-toolchains go with --bitwise")
+    if against and across:
+        raise UsageError("--against and --across-toolchains name two bases; give one")
     if inputs_file and (bitwise or pattern or tags):
         raise UsageError("--inputs are checked against float64: no --bitwise, --case or --tag")
     if settings and not inputs_file:
         raise UsageError("--set goes with --inputs: it gives the scalars of your call")
     if device not in (None, CPU):
         cuda_index(device)  # a mistake is told before anything else is looked at
+    golden = read_golden(golden_file) if golden_file else None
     session = open_session(cache_dir, kernel_dirs, jobs, lineinfo=lineinfo)
-    choices = session.catalog.resolve(references)
-    bases = session.catalog.resolve([against]) if against else ()
-    request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise)
+    choices = session.catalog.resolve(references, toolchains)
+    bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
+    broken = session.broken_beside(references)
+    request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise, across)
+    request.require(inputs_file, settings)
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)
     if emulated:
@@ -102,22 +132,30 @@ def command(
         torch_device, gpu = gpu_of(device or "cuda", probe)
         steps, digest = on_gpu(request, inputs_file, settings, torch_device)
         facts = environment(gpu)
-    results, lost = _collected(steps)
+    results, stopped = _collected(steps)
+    if golden is not None:
+        results += golden.check(list(results))
+    elif golden_file is not None:
+        count = write_golden(golden_file, results, facts)
+        say(f"{golden_file}: the digests of {count} results")
     if emulated:
         results.sort(key=lambda r: (r.op, r.kernel, r.variant, r.arch or "", r.against))
     emit(verify_document(results, facts, digest), form, output)
-    if lost is not None:
-        raise lost
-    ctx.exit(_exit_code(results, named=bool(references)))
+    if stopped is not None:
+        raise stopped
+    code = _exit_code(results, named=bool(references))
+    ctx.exit(code or max((b.exit_code for b in broken), default=0))
 
 
-def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], ContextLostError | None]:
-    """The results; where a kernel faulted, those before it and the fault."""
+def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], SparsekitError | None]:
+    """The results; where something stopped the campaign, those before it, and what."""
     results: list[VerifyResult] = []
     try:
         for result in shown(steps, None, "verifying"):
             results.append(result)
-    except ContextLostError as error:
+    except SparsekitError as error:
+        if not results:
+            raise
         return results, error
     return results, None
 

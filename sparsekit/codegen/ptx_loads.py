@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 
+from sparsekit.codegen.ledger import UNKNOWN_WIDTH, Histogram, by_width
 from sparsekit.ptx import Function, Instruction
 from sparsekit.ptx.operands import Immediate
 
 _CLASSES = ("ld.global", "cp.async", "cp.async.bulk")
-Histogram = Mapping[str, Mapping[str, int]]
 _VECTOR = re.compile(r"v([248])")
 _TYPE = re.compile(r"[bufs](\d+)|bf16|f16")
 _BITS_PER_BYTE = 8
-UNKNOWN_WIDTH = "?"  # decided at run time
 
 
 def ptx_loads(entry: Function) -> Histogram:
@@ -27,7 +25,7 @@ def ptx_loads(entry: Function) -> Histogram:
         if (load := _load(instruction)) is not None:
             kind, width = load
             found.setdefault(kind, Counter())[width] += 1
-    return {k: dict(sorted(found[k].items(), key=_by_width)) for k in _CLASSES if k in found}
+    return {kind: by_width(found[kind]) for kind in _CLASSES if kind in found}
 
 
 def _load(instruction: Instruction) -> tuple[str, str] | None:
@@ -49,7 +47,3 @@ def _vector_bytes(modifiers: tuple[str, ...]) -> int:
     kind = next(m for x in reversed(modifiers) if (m := _TYPE.fullmatch(x)))
     bits = int(kind[1]) if kind[1] else 16
     return vector * bits // _BITS_PER_BYTE
-
-
-def _by_width(item: tuple[str, int]) -> int:
-    return -int(item[0]) if item[0].isdigit() else 0

@@ -1,4 +1,4 @@
-"""SASS through `nvdisasm -json`: the instructions of each entry, and its memory accesses' widths.
+"""SASS through `nvdisasm -json`: the instructions of each function, and what one access moves.
 
 Source: `nvdisasm` 12.8 to 13.5 on cubins for sm_80 to sm_121; CUDA Binary Utilities documentation.
 """
@@ -9,23 +9,22 @@ import json
 import re
 import subprocess
 import tempfile
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparsekit.errors import ToolchainError
 
 _LIMIT_S = 120.0
-_INSTRUCTION_BYTES = 16
-_NEVER = "@!PT"  # ptxas writes loads that never run, as a workaround for the hardware
+INSTRUCTION_BYTES = 16
 _SUFFIX_BYTES = {
     "U8": 1, "S8": 1, "U16": 2, "S16": 2, "16": 2, "32": 4, "64": 8, "128": 16, "256": 32,
 }  # fmt: skip
 _PER_THREAD = frozenset({"LDG", "LDGSTS", "LDS", "LDSM", "LDL", "STG", "STS", "STL", "STSM"})
 _BULK = frozenset({"UBLKCP", "UTMALDG"})
 _MATRIX = frozenset({"LDSM", "STSM"})
-UNKNOWN_WIDTH = "?"  # the size of a bulk copy is an operand
+
+
+ACCESSES = _PER_THREAD | _BULK
 
 
 @dataclass(frozen=True)
@@ -47,21 +46,9 @@ class SassInstruction:
 
 def disassemble(cubin: bytes, nvdisasm: Path) -> dict[str, tuple[SassInstruction, ...]]:
     """The instructions by function. Raises ToolchainError when the tool fails or shows nothing."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        try:
-            done = subprocess.run(
-                [str(nvdisasm), "-json", file.name], capture_output=True, text=True,
-                timeout=_LIMIT_S, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ToolchainError(f"{nvdisasm} does not run: {error}") from error
-    if done.returncode != 0:
-        told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ToolchainError(f"{nvdisasm} failed with exit code {done.returncode}: {told}")
+    listing = run_nvdisasm(cubin, nvdisasm, "-json")
     try:
-        _, functions = json.loads(done.stdout)
+        _, functions = json.loads(listing)
         found = {f["function-name"]: _instructions(f["sass-instructions"]) for f in functions}
     except (ValueError, KeyError, TypeError) as error:
         raise ToolchainError(f"{nvdisasm} gave no readable JSON: {error}") from error
@@ -70,30 +57,36 @@ def disassemble(cubin: bytes, nvdisasm: Path) -> dict[str, tuple[SassInstruction
     return found
 
 
+def run_nvdisasm(cubin: bytes, nvdisasm: Path, *options: str) -> str:
+    """What the tool prints. Raises ToolchainError when it does not run or fails."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        try:
+            done = subprocess.run(
+                [str(nvdisasm), *options, file.name], capture_output=True, text=True,
+                timeout=_LIMIT_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ToolchainError(f"{nvdisasm} does not run: {error}") from error
+    if done.returncode != 0:
+        told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ToolchainError(f"{nvdisasm} failed with exit code {done.returncode}: {told}")
+    return done.stdout
+
+
 def _instructions(listed: list[dict[str, str]]) -> tuple[SassInstruction, ...]:
     return tuple(
         SassInstruction(
-            i * _INSTRUCTION_BYTES, x.get("predicate", ""), x["opcode"], x.get("operands", "")
+            i * INSTRUCTION_BYTES, x.get("predicate", ""), x["opcode"], x.get("operands", "")
         )
         for i, x in enumerate(listed)
     )
 
 
-def sass_loads(instructions: tuple[SassInstruction, ...]) -> Mapping[str, Mapping[str, int]]:
-    """Counts by opcode and width in bytes per thread: `{"LDG": {"16": 8}, "STL": {"4": 2}}`."""
-    found: dict[str, Counter[str]] = {}
-    for instruction in instructions:
-        if instruction.predicate == _NEVER:
-            continue
-        if instruction.base in _PER_THREAD:
-            width = str(access_bytes(instruction.opcode))
-        elif instruction.base in _BULK:
-            width = UNKNOWN_WIDTH
-        else:
-            continue
-        found.setdefault(instruction.base, Counter())[width] += 1
-    order = sorted(found)
-    return {base: dict(sorted(found[base].items(), key=_by_width)) for base in order}
+def access_class(base: str) -> str | None:
+    """The class under which a memory access is counted, None for another instruction."""
+    return base if base in ACCESSES else None
 
 
 def access_bytes(opcode: str) -> int:
@@ -102,7 +95,3 @@ def access_bytes(opcode: str) -> int:
     if base in _MATRIX:
         return 4 * next((int(m) for m in modifiers if re.fullmatch(r"[24]", m)), 1)
     return next((_SUFFIX_BYTES[m] for m in reversed(modifiers) if m in _SUFFIX_BYTES), 4)
-
-
-def _by_width(item: tuple[str, int]) -> int:
-    return -int(item[0]) if item[0].isdigit() else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.model.arch import Arch
-from sparsekit.model.kernel import Instance, Kernel, Promise, Variant, passed_args
+from sparsekit.model.kernel import Address, Instance, Kernel, Promise, Variant, passed_args
 from sparsekit.model.toolchain import Toolchain
 
 SCHEMA = 1
@@ -32,7 +32,8 @@ class CompileJob:
     """One compilation: variant x instance x arch x toolchain of a kernel.
 
     variant: as it is at the arch. compiler: all that the compiler is told. lineinfo: with source
-    lines, its own key. ptx: the PTX may be loaded where no cubin runs.
+    lines, its own key. ptx: the PTX may be loaded where no cubin runs. store_options: options that
+    make another command use the same store.
     """
 
     kernel: Kernel
@@ -44,6 +45,7 @@ class CompileJob:
     compiler: Mapping[str, Any]
     lineinfo: bool = False
     ptx: bool = False
+    store_options: tuple[str, ...] = ()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -73,7 +75,9 @@ class CompileJob:
         entry = self.kernel.entry(name)
         args = [[a.name, a.type] for a in passed_args(entry, self.instance)]
         promises = [[p.arg, p.divisible_by] for p in self.kernel.promises(entry, self.instance)]
-        return {"entry": name, "args": args, "promises": promises}
+        ones = [a.name for a in entry.args if a.name in self.instance.ones]
+        known = {"entry": name, "args": args, "promises": promises}
+        return {**known, "ones": ones} if ones else known
 
     @cached_property
     def key(self) -> str:
@@ -83,11 +87,15 @@ class CompileJob:
     def build_command(self) -> str:
         """The command that builds it."""
         kernel = self.kernel
-        reference = f"{kernel.qualified_name}:{self.variant.name}@{self.toolchain.id}"
+        address = kernel.address or Address(kernel.qualified_name)
+        reference = f"{address.name}:{self.variant.name}@{self.toolchain.id}"
         arch = f"{self.arch}+PTX" if self.ptx else str(self.arch)
         parts = ["sparsekit", "build", reference, "--arch", arch]
         parts += [] if self.instance.default else ["--instances", "all"]
-        return shlex.join([*parts, *(["--lineinfo"] if self.lineinfo else [])])
+        parts += ["--lineinfo"] if self.lineinfo else []
+        for folder in address.kernel_dirs:
+            parts += ["--kernels", str(folder)]
+        return shlex.join([*parts, *self.store_options])
 
     def __str__(self) -> str:
         return (

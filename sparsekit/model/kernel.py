@@ -31,6 +31,8 @@ ELEMENT_BYTES: dict[str, int] = {
     "i1": 1, "i8": 1, "u8": 1, "fp8e4nv": 1, "fp8e5": 1, "i16": 2, "u16": 2, "fp16": 2, "bf16": 2,
     "i32": 4, "u32": 4, "fp32": 4, "i64": 8, "u64": 8, "fp64": 8,
 }  # fmt: skip
+# What a tensor may consist of; the other types are of arguments only.
+TENSOR_TYPES = frozenset(ELEMENT_BYTES) - {"u16", "u32", "u64"}
 POINTER_BYTES = 8
 
 
@@ -133,12 +135,14 @@ class Instance:
 
     dtypes: element types by tensor. constants: facts of the call (`Call.fact`) by name.
     assume: promises beyond those of the arguments. default: built when nothing else is asked for.
+    ones: integer arguments of a Triton kernel that are 1 and compiled as such, not passed.
     """
 
     dtypes: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, int] = field(default_factory=dict)
     assume: tuple[Promise, ...] = ()
     default: bool = True
+    ones: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -146,6 +150,7 @@ class Instance:
         parts = [f"{k}_{v}" for k, v in self.dtypes.items()]
         parts += [f"{k}{v}" for k, v in self.constants.items()]
         parts += ["aligned"] if self.assume else []
+        parts += [f"{name}=1" for name in self.ones]
         return ",".join(parts) or "only"
 
 
@@ -174,14 +179,24 @@ def accepts_all(variant: Variant, call: Call) -> str | None:
 
 
 @dataclass(frozen=True)
+class Address:
+    """How the command line names a kernel. kernel_dirs: `--kernels` that it needs beside that."""
+
+    name: str
+    kernel_dirs: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A kernel folder: what to compile and how to launch it.
 
     targets: exact targets in order; the first of a capability is what a plain request builds, the
     others are built only when named. variants: the first accepted one is chosen when none is named.
-    instances: in order of preference. launches(variant, call): what to launch. reject(variant,
-    call): why the variant cannot take the call, else None. options: compiler options, all explicit.
-    name and folder are filled in when the folder is found.
+    instances: in order of preference. launches(variant, call): what to launch, at least once.
+    reject(variant, call): why the variant cannot take the call, else None. options: compiler
+    options, all explicit.
+    name, folder and address, by which the command line finds it again, are filled in when the
+    folder is found.
     """
 
     lang: Lang
@@ -196,6 +211,11 @@ class Kernel:
     options: Mapping[str, Constant] = field(default_factory=dict)
     name: str = ""
     folder: Path = Path()
+    address: Address | None = None
+
+    @property
+    def spec_file(self) -> Path:
+        return self.folder / "spec.py"
 
     @property
     def qualified_name(self) -> str:
@@ -240,7 +260,7 @@ def passed_args(entry: Entry, instance: Instance) -> tuple[Arg, ...]:
     return tuple(
         replace(a, type=a.type.format_map(instance.dtypes)) if "{" in a.type else a
         for a in entry.args
-        if not a.only_if or instance.constants.get(a.only_if)
+        if a.name not in instance.ones and (not a.only_if or instance.constants.get(a.only_if))
     )
 
 

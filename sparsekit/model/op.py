@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sparsekit.model.call import Call
+from sparsekit.model.kernel import TENSOR_TYPES
 
-TAGS = ("smoke", "corner", "perf", "sanitize")
+N = TypeVar("N", int, float)
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+# seed: the workloads of the two pull requests that this project began with, and their edge cases.
+TAGS = ("smoke", "corner", "perf", "sanitize", "seed")
 
 
 class _Required:
@@ -90,10 +94,12 @@ class Op:
     """An operator.
 
     inputs: in the order of the callable's parameters. outputs: in the order of its results.
-    check(call): what is wrong with a call whose tensors fit, else None. probes: the data sets that
-    `verify` runs each case with; the first is the case's own. work(case): FLOP and bytes. batch:
-    the dim along which rows must not influence each other's bits; empty when there is none. name
-    and folder are filled in when the folder is found; reference.py lies beside op.py.
+    check(call): what is wrong with a call whose tensors fit, else None. check_case(case): what is
+    wrong with a case before its data is made, else None. known_values: of the options of cases that
+    take one of a few. probes: the data sets that `verify` runs each case with; the first is the
+    case's own. work(case): FLOP and bytes. batch: the dim along which rows must not influence each
+    other's bits; empty when there is none. name and folder are filled in when the folder is found;
+    reference.py lies beside op.py.
     """
 
     summary: str
@@ -102,6 +108,8 @@ class Op:
     cases: tuple[Case, ...]
     work: Callable[[Case], Work]
     check: Callable[[Call], str | None] = lambda call: None
+    check_case: Callable[[Case], str | None] = lambda case: None
+    known_values: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
     probes: tuple[str, ...] = ("random",)
     batch: str = ""
     name: str = ""
@@ -120,21 +128,69 @@ class Op:
         return next((c for c in self.cases if c.name == name), None)
 
 
-def with_settings(case: Case, settings: Mapping[str, str]) -> Case:
-    """The case with `--set NAME=VALUE` applied: dims take integers, options their own type.
+def with_settings(op: Op, case: Case, settings: Mapping[str, str]) -> Case:
+    """The case with `--set NAME=VALUE` applied: dims take sizes, options their own type.
 
-    Raises ValueError with the name of what the case does not have, or a value that does not fit.
+    Raises ValueError naming the option, what was found and what it takes.
     """
     dims, options = dict(case.dims), dict(case.options)
     for name, text in settings.items():
         if name in dims:
-            dims[name] = int(text)
+            dims[name] = _size(name, text)
         elif name in options:
-            kind = type(options[name])
-            options[name] = text.lower() in ("1", "true", "yes") if kind is bool else kind(text)
+            options[name] = _option(op, name, text, options[name])
         else:
             known = " ".join([*dims, *options])
-            raise ValueError(f"case {case.name!r} has no {name!r}; it has {known}")
+            raise ValueError(f"--set {name}={text}: case {case.name!r} has {known}")
     changed = ",".join(f"{k}={v}" for k, v in settings.items())
     name = f"{case.name}[{changed}]" if settings else case.name
     return replace(case, name=name, dims=dims, options=options)
+
+
+def check_scalars(op: Op, settings: Mapping[str, str]) -> None:
+    """Raise ValueError for a `--set` that gives no scalar of the op, or not of its type."""
+    types = {s.name: s.type for s in op.scalars}
+    for name, text in settings.items():
+        if name not in types:
+            takes = ", ".join(types) or "none"
+            raise ValueError(f"--set {name}={text}: the scalars of {op.name} are {takes}")
+        if types[name] != "dtype":
+            _number(name, text, int if types[name] == "int" else float)
+        elif text not in TENSOR_TYPES:
+            raise ValueError(
+                f"--set {name}={text}: expected one of {', '.join(sorted(TENSOR_TYPES))}"
+            )
+
+
+def _option(op: Op, name: str, text: str, present: object) -> object:
+    if isinstance(present, bool):
+        value: object = _BOOLEANS.get(text.lower())
+        if value is None:
+            raise ValueError(f"--set {name}={text}: expected one of {', '.join(_BOOLEANS)}")
+    elif isinstance(present, int):
+        value = _size(name, text)
+    elif isinstance(present, float):
+        value = _number(name, text, float)
+    elif isinstance(present, str):
+        value = text
+    else:
+        raise ValueError(f"--set {name}={text}: it is a {type(present).__name__}, not to be set")
+    known = op.known_values.get(name)
+    if known is not None and value not in known:
+        raise ValueError(f"--set {name}={text}: expected one of {', '.join(map(str, known))}")
+    return value
+
+
+def _size(name: str, text: str) -> int:
+    size = _number(name, text, int)
+    if size < 0:
+        raise ValueError(f"--set {name}={text}: expected 0 or more")
+    return size
+
+
+def _number(name: str, text: str, kind: type[N]) -> N:
+    try:
+        return kind(text)
+    except ValueError:
+        wanted = "an integer" if kind is int else "a number"
+        raise ValueError(f"--set {name}={text}: expected {wanted}") from None

@@ -12,6 +12,8 @@ class OutputCheck:
 
     sha256: of all its bytes. max_abs, max_rel, max_ulp: the largest differences over the elements
     that are finite on both sides. worst_index: where the check fails worst, or comes nearest to it.
+    ulp_histogram: elements by units in the last place, `0`, `1`, `2`, `3-4`, `5-8` and so on, and
+    `special` where one side is not finite and the bits differ; only where bits were compared.
     """
 
     ok: bool
@@ -21,6 +23,7 @@ class OutputCheck:
     max_ulp: int | None = None
     worst_index: tuple[int, ...] | None = None
     problem: str | None = None
+    ulp_histogram: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Coverage:
 class VerifyResult:
     """One kernel variant on one case. against: `float64`, a variant, or the kernel itself again.
 
-    runs: launches whose outputs were compared. reason: why it was skipped, or what failed.
+    runs: launches whose outputs were compared. reason: why it was skipped, or what failed. key: of
+    the artifact that ran.
     Of an emulated run: its findings and coverage; schedules: under which it ran; reused: how many
     of its launches were known from the same code on the same data, of another arch for instance.
     """
@@ -86,6 +90,7 @@ class VerifyResult:
     ok: bool | None = None
     skipped: bool = False
     reason: str | None = None
+    key: str | None = None
     findings: tuple[Finding, ...] = ()
     coverage: tuple[Coverage, ...] = ()
     schedules: tuple[str, ...] = ()

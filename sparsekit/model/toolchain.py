@@ -13,6 +13,7 @@ _FIRST_WITH: dict[Lang, dict[Capability, tuple[int, ...]]] = {
     "cuda": {(10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (13, 0), (12, 1): (12, 9)},
     "triton": {(10, 3): (3, 5), (10, 7): (3, 9), (11, 0): (3, 7), (12, 1): (3, 5)},
 }
+_FIRST_WITH_ONE_NEW_PTXAS = (3, 9)  # Triton that assembles sm_90 too with ptxas-blackwell
 COMPILER_NAMES: dict[Lang, str] = {"cuda": "nvrtc", "triton": "triton"}
 
 
@@ -24,7 +25,8 @@ class Toolchain:
     sha256 over the digests of all its files. tools: files by role (`library`, `include`, `ptxas`,
     `ptxas-blackwell`); overrides: the environment that makes it use others than its own. recorded:
     the files that decide the bytes, with the sha256 that they were installed with; altered: those
-    that were looked at and are no longer so, which counts in the fingerprint.
+    that were looked at and are no longer so, which counts in the fingerprint. compiles: whether it
+    is here; else only artifacts that it made elsewhere are.
     """
 
     lang: Lang
@@ -35,10 +37,25 @@ class Toolchain:
     overrides: dict[str, str] = field(default_factory=dict)
     recorded: tuple[tuple[Path, str], ...] = field(default=(), repr=False)
     altered: tuple[Path, ...] = ()
+    compiles: bool = True
 
     @property
     def id(self) -> str:
         return f"{COMPILER_NAMES[self.lang]}-{self.version}"
+
+    def assembler(self, arch: Arch) -> Path | None:
+        """The ptxas that a Triton uses for the target; None for a compiler that needs none."""
+        return self.assembler_for(arch.compute_capability) if self.lang == "triton" else None
+
+    def assembler_for(self, capability: Capability) -> Path:
+        """The ptxas that this Triton uses for targets of that capability."""
+        first = (9, 0) if version_tuple(self.version) >= _FIRST_WITH_ONE_NEW_PTXAS else (10, 0)
+        return self.tools["ptxas-blackwell" if capability >= first else "ptxas"]
+
+    @property
+    def newest_assembler(self) -> Path:
+        """The newest ptxas of this Triton: it knows every target and the newest PTX."""
+        return self.tools["ptxas-blackwell"]
 
     def lacks(self, arch: Arch) -> str | None:
         """Why the toolchain has no such target, with the release that does; None when it has it."""

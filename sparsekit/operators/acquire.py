@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NoReturn
 
 from sparsekit.aot.execute import execute
 from sparsekit.aot.plan import Planner
 from sparsekit.discover import Choice
 from sparsekit.errors import MissingArtifactError, NoKernelError
+from sparsekit.model.arch import Arch
 from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.model.call import Call
 from sparsekit.model.kernel import Kernel
@@ -38,7 +40,7 @@ class Acquirer:
         self._planner, self._store = planner, store
         self._build, self._note = build, note
         self._artifacts: dict[str, Artifact] = {}
-        self._jobs: dict[tuple[str, str, str, str, bool], CompileJob] = {}
+        self._jobs: dict[tuple[Path, str, str, Arch, bool], CompileJob] = {}
 
     def decisions(self, call: Call) -> Iterable[Decision]:
         """Every decision in order, up to the one that is taken."""
@@ -67,7 +69,7 @@ class Acquirer:
     def _job(self, candidate: Candidate, *, ptx: bool = False) -> CompileJob:
         """The job that compiles the candidate; a key costs a look at every source, so once."""
         kernel, variant, instance = candidate.kernel, candidate.variant.name, candidate.instance
-        known = (kernel.qualified_name, variant, instance.name, str(candidate.arch), ptx)
+        known = (kernel.folder, variant, instance.name, candidate.arch, ptx)
         if known not in self._jobs:
             choice = next(c for c in self.choices if c.kernel is kernel)
             self._jobs[known] = self._planner.job(

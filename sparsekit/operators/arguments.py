@@ -14,6 +14,7 @@ from sparsekit.errors import ArgumentError, ArgumentTypeError
 from sparsekit.model.call import Call, Device, ScalarValue
 from sparsekit.model.op import REQUIRED, Op, Scalar, Tensor
 from sparsekit.runtime import tensors as torch_tensors
+from sparsekit.spec_file import ask
 
 RETURN_PREFIX = "return_"
 
@@ -109,7 +110,7 @@ def checked_call(op: Op, arguments: Arguments, device: Device | None) -> Call:
         device=device,
         **torch_tensors.facts(present),
     )
-    if problem := op.check(call):
+    if problem := ask(op.folder / "op.py", "check()", op.check, call, kind=str | None):
         raise ArgumentError(f"{op.name}: {problem}")
     return call
 

@@ -13,6 +13,7 @@ from sparsekit.discover import Catalog, Choice
 from sparsekit.errors import UsageError
 from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest, parse_archs
 from sparsekit.operators.operator import Operator
+from sparsekit.revisions import REVISIONS
 from sparsekit.store.open import open_store
 from sparsekit.toolchain.find import Toolchains
 
@@ -30,24 +31,26 @@ def load(
 ) -> Operator:  # fmt: skip
     """The operator that the reference means, as a callable with the op's own signature.
 
-    reference: `NAME[:VARIANT][@TOOLCHAIN]`. An op leaves the choice of kernel and variant open; a
-    kernel or a variant is what runs, or the call is refused. build: compile what is missing, else
-    MissingArtifactError names the command. kernels: folders beside the shipped ones. note(text):
-    told of what the user should know (a damaged store, a fallback). device: `cuda`, or `cpu` to
-    emulate the kernel's PTX on tensors on the CPU, with every check of `strict` and not in
+    reference: `NAME[:VARIANT][@TOOLCHAIN][@git:REV]`. An op leaves the choice of kernel and variant
+    open; a kernel or a variant is what runs, or the call is refused. build: compile what is
+    missing, else MissingArtifactError names the command. kernels: folders beside the shipped ones.
+    note(text): told of what the user should know (a damaged store, a fallback). device: `cuda`, or
+    `cpu` to emulate the kernel's PTX on tensors on the CPU, with every check of `strict` and not in
     `without`; a call in which a fault is found raises FaultError. arch: whose PTX that is, by
     default the first that a kernel has. lineinfo: built with source lines, for the messages.
     """
     if device not in DEVICES:
         raise UsageError(f"device must be cuda or cpu, found {device!r}")
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))
-    choices = Catalog(settings.kernel_dirs).resolve([reference])
+    catalog = Catalog(settings.kernel_dirs, settings.kernels_origin, settings.cache_dir / REVISIONS)
+    choices = catalog.resolve([reference])
     ops = {choice.op.name: choice.op for choice in choices}
     if len(ops) != 1:
         raise UsageError(f"{reference!r} means several ops, {', '.join(ops)}; name one")
     (op,) = ops.values()
     store = open_store(settings.cache_dir, note)
-    planner = Planner(Toolchains(settings), lineinfo=lineinfo)
+    store_options = ("--cache-dir", str(settings.cache_dir)) if cache_dir is not None else ()
+    planner = Planner(Toolchains(settings), lineinfo=lineinfo, store_options=store_options)
     driver = None
     if device == "cpu":
         driver = _emulated(choices, arch, strict, without)

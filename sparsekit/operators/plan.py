@@ -91,12 +91,13 @@ def plan_launch(op: Op, call: Call, acquirer: Acquirer, loader: Loader) -> Launc
     }
     buffers, launches = {t.name for t in op.tensors} | set(scratch), []
     for step in candidate.launches:
-        args = passed_args(candidate.kernel.entry(step.entry), candidate.instance)
-        numbers = {a.name: argument_number(a, step, call) for a in args if not a.is_pointer}
+        kernel = candidate.kernel
+        args = passed_args(kernel.entry(step.entry), candidate.instance)
+        numbers = {a.name: argument_number(kernel, a, step, call) for a in args if not a.is_pointer}
         pointers = {a.name: a.bound_to for a in args if a.is_pointer}
         for name in sorted(set(pointers.values()) - buffers):
             raise SpecError(
-                f"{candidate.kernel.folder / 'spec.py'}: {step.entry} takes a pointer to {name!r}, "
+                f"{kernel.spec_file}: {step.entry} takes a pointer to {name!r}, "
                 f"which is no tensor of {op.name} and no scratch of the launch"
             )
         loaded = prepared.entries[step.entry]

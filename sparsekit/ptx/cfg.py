@@ -76,7 +76,7 @@ def control_flow(function: Function, noreturn: Container[str] = ()) -> ControlFl
 
 def immediate_dominators(flow: ControlFlow) -> tuple[int | None, ...]:
     """Per block the closest other block on every path to it; None for block 0, unreachable ones."""
-    return _dominators(
+    return dominators(
         flow.order,
         [block.predecessors for block in flow.blocks],
         len(flow.blocks),
@@ -93,7 +93,7 @@ def immediate_postdominators(flow: ControlFlow) -> tuple[int | None, ...]:
     leaving = tuple(number for number, block in enumerate(flow.blocks) if block.leaves)
     forward = [block.successors + (end,) * block.leaves for block in flow.blocks]
     order = reverse_postorder([*backward, leaving], end)
-    found = _dominators(order, [*forward, ()], end + 1)
+    found = dominators(order, [*forward, ()], end + 1)
     return tuple(None if block == end else block for block in found[:end])
 
 
@@ -147,7 +147,7 @@ def _ends_path(instruction: Instruction, noreturn: Container[str]) -> bool:
     return instruction.opcode.base in _ENDS or instruction.opcode.base in ("bra", "brx")
 
 
-def _dominators(
+def dominators(
     order: Sequence[int], predecessors: Sequence[Sequence[int]], count: int
 ) -> tuple[int | None, ...]:
     """Immediate dominators of nodes in reverse postorder. Source: Cooper, Harvey, Kennedy, 2001."""

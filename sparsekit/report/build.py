@@ -7,6 +7,7 @@ from typing import Any
 
 from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Refusal
+from sparsekit.discover import Broken
 from sparsekit.model.artifact import CompileJob, EntryRecord, Manifest
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
@@ -19,8 +20,11 @@ _RIGHT = frozenset({"regs", "spills", "shared", "size", "seconds"})
 _SHOWN_WARNINGS = 20
 
 
-def build_document(outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> Document:
-    """The result of a build: every artifact, what was refused, and how to repeat a failure."""
+def build_document(
+    outcomes: Sequence[Outcome], refused: Sequence[Refusal], broken: Sequence[Broken] = ()
+) -> Document:
+    """The result of a build: every artifact, what was refused, folders that cannot be used, and how
+    to repeat a failure."""
     order = sorted(outcomes, key=lambda o: _order(o.job))
     parts: list[Table | Lines] = []
     if order:
@@ -28,6 +32,7 @@ def build_document(outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> D
     if refused:
         rows = [(r.kernel, r.arch, r.reason) for r in refused]
         parts.append(Table("Refused", ("kernel", "arch", "reason"), rows))
+    parts += broken_tables(broken)
     warnings = [f"{o.job}: {w}" for o in order for w in _warnings(o)]
     if warnings:
         more = len(warnings) - _SHOWN_WARNINGS
@@ -41,13 +46,15 @@ def build_document(outcomes: Sequence[Outcome], refused: Sequence[Refusal]) -> D
         "schema": 1,
         "artifacts": [_artifact(o) for o in order],
         "refused": [{"kernel": r.kernel, "arch": r.arch, "reason": r.reason} for r in refused],
+        "broken": broken_data(broken),
     }
     return Document(data, tuple(parts))
 
 
 def plan_document(
-    jobs: Sequence[CompileJob], stored: Sequence[bool], refused: Sequence[Refusal]
-) -> Document:
+    jobs: Sequence[CompileJob], stored: Sequence[bool], refused: Sequence[Refusal],
+    broken: Sequence[Broken] = (),
+) -> Document:  # fmt: skip
     """The result of a dry run: what would be built, and what is there."""
     rows = [
         (j.kernel.name, j.variant.name, j.instance.name, str(j.arch), j.toolchain.id,
@@ -59,6 +66,7 @@ def plan_document(
     if refused:
         rows_refused = [(r.kernel, r.arch, r.reason) for r in refused]
         parts.append(Table("Refused", ("kernel", "arch", "reason"), rows_refused))
+    parts += broken_tables(broken)
     parts.append(Lines((f"{len(jobs) - sum(stored)} to build, {sum(stored)} cached",)))
     data = {
         "schema": 1,
@@ -67,8 +75,19 @@ def plan_document(
             for j, there in zip(jobs, stored, strict=True)
         ],
         "refused": [{"kernel": r.kernel, "arch": r.arch, "reason": r.reason} for r in refused],
+        "broken": broken_data(broken),
     }
     return Document(data, tuple(parts))
+
+
+def broken_tables(broken: Sequence[Broken]) -> list[Table]:
+    """Kernel folders that cannot be used, in one table where there are any."""
+    rows = [(str(b.folder), b.reason) for b in broken]
+    return [Table("Broken", ("folder", "reason"), rows)] if rows else []
+
+
+def broken_data(broken: Sequence[Broken]) -> list[dict[str, str]]:
+    return [{"folder": str(b.folder), "reason": b.reason} for b in broken]
 
 
 def _order(job: CompileJob) -> tuple[Any, ...]:

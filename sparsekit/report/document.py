@@ -36,6 +36,14 @@ class Document:
     parts: tuple[Table | Lines, ...] = field(default=())
 
 
+def joined(*documents: Document) -> Document:
+    """The parts of several documents in order, their data side by side."""
+    data: dict[str, Any] = {}
+    for document in documents:
+        data |= document.data
+    return Document(data, tuple(part for document in documents for part in document.parts))
+
+
 def cell_text(cell: Cell) -> str:
     """A cell as people read it; what was not measured is a dash."""
     if cell is None:

@@ -1,92 +1,106 @@
-"""What `sparsekit inspect-sass` reports."""
+"""What `sparsekit inspect-sass` reports of each entry."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sparsekit.aot.execute import Outcome
-from sparsekit.codegen.inspect import EntryCode, Histogram
-from sparsekit.report.build import entry_resources, failure_lines
-from sparsekit.report.document import Document, Lines, Table
+from sparsekit.codegen.facts import facts_of
+from sparsekit.codegen.ledger import Histogram, Ledger, Name
+from sparsekit.report.build import failure_lines
+from sparsekit.report.document import Cell, Document, Lines, Table
+from sparsekit.report.units import widths_text
 
 _COLUMNS = (
     "kernel", "variant", "instance", "arch", "toolchain", "entry", "regs", "spills", "local",
-    "shared", "PTX loads", "SASS loads and stores",
+    "shared", "gathers", "loops", "PTX loads", "SASS loads and stores",
 )  # fmt: skip
 _RIGHT = frozenset({"regs", "spills", "local", "shared"})
+_SHOWN_LOOPS = 12
+_LEGEND = (
+    "widths are bytes per thread, as WIDTHxCOUNT; counts are static. gathers: loads whose address "
+    "depends on an earlier load. loops: loads in one iteration of each loop, in order"
+)
 
 
-def inspect_document(
-    entries: Sequence[EntryCode], failed: Sequence[Outcome], dump: str | None
-) -> Document:
-    """Resources and widths of each entry, and its whole code where `dump` asks for it."""
-    parts: list[Table | Lines] = []
-    if entries:
-        parts.append(Table("", _COLUMNS, [_row(e) for e in entries], _RIGHT))
-        parts.append(Lines(("widths are bytes per thread, as WIDTHxCOUNT; counts are static",)))
-    problems = dict.fromkeys(e.problem for e in entries if e.problem)
+def inspect_document(ledgers: Sequence[Ledger], *, shown: bool) -> Document:
+    """Resources and widths of each entry. shown: as a table too, where no check shows them."""
+    parts = _ledger_parts(ledgers) if shown else []
+    problems = dict.fromkeys(e.problem for e in ledgers if e.problem)
     parts += [Lines((f"no SASS: {problem}",)) for problem in problems]
-    parts += [failure_lines(outcome) for outcome in failed]
-    if dump:
-        parts += [_dump(e, dump) for e in entries]
-    data = {"schema": 1, "entries": [_entry(e, dump) for e in entries]}
-    return Document(data, tuple(parts))
+    return Document({"entries": [_entry(e) for e in ledgers]}, tuple(parts))
 
 
-def _names(code: EntryCode) -> dict[str, Any]:
-    identity = code.manifest.identity
-    return {
-        "kernel": identity["kernel"],
-        "variant": identity["variant"],
-        "instance": identity["instance"],
-        "arch": code.manifest.arch,
-        "toolchain": code.manifest.toolchain,
-        "entry": code.record.entry,
-    }
+def failures_document(failed: Sequence[Outcome]) -> Document:
+    """Why jobs could not be built."""
+    data = [{"job": str(o.job), "error": str(o.error)} for o in failed]
+    return Document({"failed": data}, tuple(failure_lines(outcome) for outcome in failed))
 
 
-def _row(code: EntryCode) -> tuple[Any, ...]:
-    record, sass = code.record, code.sass_loads
+def listings_document(listings: Mapping[Name, Sequence[str]]) -> Document:
+    """The whole code of each entry."""
+    parts = [Lines(tuple(lines), f"Code of {name}", code=True) for name, lines in listings.items()]
+    data = [{**asdict(name), "lines": list(lines)} for name, lines in listings.items()]
+    return Document({"listings": data} if data else {}, tuple(parts))
+
+
+def _ledger_parts(ledgers: Sequence[Ledger]) -> list[Table | Lines]:
+    parts: list[Table | Lines] = []
+    if ledgers:
+        parts.append(Table("", _COLUMNS, [_row(e) for e in ledgers], _RIGHT))
+        parts.append(Lines((_LEGEND,)))
+    return parts
+
+
+def _row(ledger: Ledger) -> tuple[Cell, ...]:
+    resources, sass = ledger.resources, ledger.sass
     return (
-        *_names(code).values(),
-        record.registers,
-        record.spill_store_bytes,
-        record.local_bytes,
-        record.shared_bytes,
-        _widths(code.ptx_loads),
-        None if sass is None else _widths(sass),
+        *asdict(ledger.name).values(),
+        resources.registers,
+        resources.spill_store_bytes,
+        resources.local_bytes,
+        _of_limit(resources.shared_bytes, resources.shared_limit_bytes),
+        widths_text(sass.gathers if sass else None),
+        None
+        if sass is None
+        else "/".join(str(_count(loop.loads)) for loop in sass.loops) or "none",
+        widths_text(ledger.ptx_loads),
+        widths_text(sass.accesses if sass else None),
     )
 
 
-def _widths(loads: Histogram) -> str:
-    """`LDG 16x8 4x2, LDS 16x4`."""
-    parts = [
-        f"{kind} " + " ".join(f"{width}x{count}" for width, count in widths.items())
-        for kind, widths in loads.items()
-    ]
-    return ", ".join(parts) or "none"
+def loads_by_loop(ledger: Ledger) -> str:
+    """`4/1/8/2`: loads in one iteration of each loop, in order; the first where they are many."""
+    loops = ledger.sass.loops if ledger.sass else ()
+    shown = "/".join(str(_count(loop.loads)) for loop in loops[:_SHOWN_LOOPS])
+    return f"{shown}/... ({len(loops)} loops)" if len(loops) > _SHOWN_LOOPS else shown
 
 
-def _entry(code: EntryCode, dump: str | None) -> dict[str, Any]:
-    listing = {"listing": _listing(code, dump).splitlines()} if dump else {}
+def _of_limit(needed: int | None, limit: int | None) -> Cell:
+    return needed if needed is None or limit is None else f"{needed} of {limit}"
+
+
+def _count(histogram: Histogram) -> int:
+    return sum(sum(widths.values()) for widths in histogram.values())
+
+
+def _entry(ledger: Ledger) -> dict[str, Any]:
+    sass, resources = ledger.sass, ledger.resources
     return {
-        **_names(code),
-        **entry_resources(code.record),
-        "ptx_loads": code.ptx_loads,
-        "sass_loads": code.sass_loads,
-        "text_sha256": code.record.text_sha256,
-        "problem": code.problem,
-        **listing,
+        **asdict(ledger.name),
+        "source": ledger.source,
+        **asdict(resources),
+        "shared_bytes": resources.shared_bytes,
+        "ptx_loads": ledger.ptx_loads,
+        "sass_loads": sass.accesses if sass else None,
+        "gathers": sass.gathers if sass else None,
+        "loops": [asdict(loop) for loop in sass.loops] if sass else None,
+        "tensor": sass.tensor if sass else None,
+        "arithmetic": sass.arithmetic if sass else None,
+        "text_sha256": sass.text_sha256 if sass else None,
+        "instructions_sha256": sass.instructions_sha256 if sass else None,
+        "facts": facts_of(ledger),
+        "problem": ledger.problem,
     }
-
-
-def _dump(code: EntryCode, dump: str) -> Lines:
-    title = " ".join(map(str, _names(code).values()))
-    return Lines(tuple(_listing(code, dump).splitlines()), f"{dump.upper()} of {title}", code=True)
-
-
-def _listing(code: EntryCode, dump: str) -> str:
-    if dump == "ptx":
-        return code.ptx
-    return "\n".join(map(str, code.sass or ())) or "not available"

@@ -23,8 +23,7 @@ def run_document(
     lines = [
         f"{result.op}, case {result.case}, on {place_of(environment)}",
         f"kernel: {chosen}",
-        f"time: {format_seconds(result.time_s)} (median of warm event timings; "
-        "sparsekit bench compares times)"
+        f"time: {format_seconds(result.time_s)} (median of warm event timings)"
         if result.time_s is not None
         else "time: not measured, the kernel was emulated"
         if result.launches
@@ -55,7 +54,8 @@ def run_document(
         ]
         parts.append(Table("Decisions", ("", "candidate", "reason"), rows))
     data = {
-        "schema": 1, "op": result.op, "case": result.case, "environment": dict(environment),
+        "schema": 1, "kind": "run", "op": result.op, "case": result.case,
+        "environment": dict(environment),
         "inputs_sha256": inputs_sha256,
         "kernel": str(result.candidate) if result.candidate else None,
         "toolchain": result.toolchain, "key": result.key, "time_s": result.time_s,

@@ -41,8 +41,8 @@ def render_text(document: Document, *, terminal_columns: int | None) -> str:
 
 def _table(table: Table) -> RichTable:
     shown = RichTable(
-        title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-        pad_edge=False, show_edge=False,
+        title=Text(table.title) if table.title else None, title_justify="left",
+        title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False,
     )  # fmt: skip
     for heading in table.columns:
         shown.add_column(heading, justify="right" if heading in table.right else "left")

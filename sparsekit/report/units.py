@@ -34,3 +34,24 @@ def format_seconds(seconds: float | None) -> str:
 def place_of(environment: Mapping[str, Any]) -> str:
     """Where something ran, as `environment()` tells it."""
     return "the CPU, emulated" if environment.get("emulated") else str(environment["gpu"])
+
+
+def format_time(seconds: float) -> str:
+    """A measured time with four digits: `2.441 us`, `18.32 us`, `3.017 ms`, `1.204 s`."""
+    for unit, size in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        value = seconds / size
+        if value < 1000 or unit == "s":
+            break
+    digits = 3 if value < 10 else 2 if value < 100 else 1
+    return f"{value:.{digits}f} {unit}"
+
+
+def widths_text(loads: Mapping[str, Mapping[str, int]] | None) -> str | None:
+    """`LDG 16x8 4x2, LDS 16x4`: bytes per thread, as WIDTHxCOUNT; None where they are not known."""
+    if loads is None:
+        return None
+    parts = (
+        f"{kind} " + " ".join(f"{width}x{count}" for width, count in widths.items())
+        for kind, widths in loads.items()
+    )
+    return ", ".join(parts) or "none"

@@ -49,8 +49,9 @@ def verify_document(
         parts.append(Table("Skipped", ("count", "reason"), skips, frozenset({"count"})))
     parts.append(Lines(tuple(_summary(results).splitlines())))
     data: dict[str, Any] = {
-        "schema": 1, "environment": dict(environment), "inputs_sha256": inputs_sha256,
-        "results": [asdict(r) for r in results], "coverage": coverage_data(coverage),
+        "schema": 1, "kind": "verify", "environment": dict(environment),
+        "inputs_sha256": inputs_sha256, "results": [asdict(r) for r in results],
+        "coverage": coverage_data(coverage),
     }  # fmt: skip
     return Document(data, tuple(parts))
 
@@ -88,6 +89,11 @@ def _failure(result: VerifyResult) -> Lines:
     ]
     if result.reason and not (lines and result.reason in lines):
         lines = [result.reason, *lines] if not lines or result.findings else lines
+    lines += [
+        f"{name}: elements by ulp: {', '.join(f'{k}: {n}' for k, n in c.ulp_histogram.items())}"
+        for name, c in result.outputs.items()
+        if not c.ok and c.ulp_histogram
+    ]
     return Lines((*lines, *finding_lines(result.findings)) or ("no reason given",), title)
 
 

@@ -57,7 +57,7 @@ class Driver:
         except GpuError:
             raise
         except Exception as error:  # the bindings raise their own kinds when libcuda is absent
-            raise GpuError(f"no CUDA driver: {_first_line(error)}") from error
+            raise GpuError(_no_driver(error)) from error
 
     @property
     def version(self) -> str:
@@ -180,6 +180,14 @@ class Driver:
 
 def _text(name: Any) -> str:
     return bytes(name).split(b"\0")[0].decode(errors="replace")
+
+
+def _no_driver(error: Exception) -> str:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver here: libcuda.so.1 does not load"
+    return f"the NVIDIA driver does not start: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -8,11 +8,15 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sparsekit.model.call import Device
+from sparsekit.toolchain.packages import find_package
+from sparsekit.toolchain.tools import tool_version
 from sparsekit.version import VERSION
 
 _LIMIT_S = 20.0
+_TRITON_BIN = "triton/backends/nvidia/bin"
 _PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy")
 # nvidia-smi's names of what a reader of a timing wants to know; units as it gives them.
 _READINGS = (
@@ -33,6 +37,8 @@ def environment(device: Device | None) -> dict[str, object]:
         "sm_count": device.sm_count if device else None,
         **(_readings(device) if device else dict.fromkeys(_READINGS)),
         "versions": {"sparsekit": VERSION, "python": platform.python_version(), **_versions()},
+        "ptxas": _ptxas(),
+        **_checkout(),
         "command": shlex.join(["sparsekit", *sys.argv[1:]]),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -46,6 +52,35 @@ def _versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
     return found
+
+
+def _ptxas() -> dict[str, str]:
+    """The assemblers that the installed Triton brings; NVRTC's own is of its own release."""
+    triton = find_package("triton", sys.path)
+    if triton is None:
+        return {}
+    tools = {name: triton.file(f"{_TRITON_BIN}/{name}") for name in ("ptxas", "ptxas-blackwell")}
+    return {name: tool_version(file) for name, file in tools.items() if file.is_file()}
+
+
+def _checkout() -> dict[str, object]:
+    """The commit that this package runs from, and whether files differ; None where it is none."""
+    folder = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(folder), *arguments]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_LIMIT_S, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    if not (folder / ".git").exists():
+        return {"commit": None, "dirty": None}
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": git("rev-parse", "HEAD"), "dirty": None if changed is None else bool(changed)}
 
 
 def _readings(device: Device) -> dict[str, str | None]:

@@ -21,6 +21,8 @@ from sparsekit.model.kernel import (
     Variant,
     passed_args,
 )
+from sparsekit.model.validate import launch_problems
+from sparsekit.spec_file import ask
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def _decide_variant(
     """told: variants with reasons that were given already, for another target or instance."""
     for instance in kernel.instances:
         variant = kernel.variant_at(name, arch, instance)
-        if reason := kernel.reject(variant, call):
+        if reason := _rejection(kernel, variant, call):
             if (name, reason) not in told:
                 yield Decision(f"{kernel.name}:{name}", False, reason)
             told.add((name, reason))
@@ -83,10 +85,26 @@ def _decide_variant(
         if reason := _other_instance(instance, call):
             yield Decision(f"{kernel.name}:{name} [{instance.name}] {arch}", False, reason)
             continue
-        launches = kernel.launches(variant, call)
+        launches = _launches(kernel, variant, call)
         candidate = Candidate(kernel, variant, arch, instance, launches)
         misfitting = _misfit(candidate, call)
         yield Decision(str(candidate), misfitting is None, misfitting or "fits", candidate)
+
+
+def _rejection(kernel: Kernel, variant: Variant, call: Call) -> str | None:
+    what = f"reject() of {variant.name!r}"
+    reason: str | None = ask(kernel.spec_file, what, kernel.reject, variant, call, kind=str | None)
+    return reason
+
+
+def _launches(kernel: Kernel, variant: Variant, call: Call) -> tuple[Launch, ...]:
+    what, kind = f"launches() of {variant.name!r}", tuple[Launch, ...]
+    launches: tuple[Launch, ...] = ask(
+        kernel.spec_file, what, kernel.launches, variant, call, kind=kind
+    )
+    for problem in launch_problems(kernel, launches):
+        raise SpecError(f"{kernel.spec_file}: {problem}")
+    return launches
 
 
 def _misfit(candidate: Candidate, call: Call) -> str | None:
@@ -94,7 +112,8 @@ def _misfit(candidate: Candidate, call: Call) -> str | None:
     instance = candidate.instance
     for launch in candidate.launches:
         entry = candidate.kernel.entry(launch.entry)
-        if reason := _fixed_stride(entry, instance, call):
+        args = passed_args(entry, instance)
+        if reason := _other_type(entry, args, call) or _fixed_stride(args, call):
             return reason
         if reason := _broken_promise(candidate.kernel, instance, launch, call):
             return reason
@@ -112,9 +131,17 @@ def _other_instance(instance: Instance, call: Call) -> str | None:
     return None
 
 
-def _fixed_stride(entry: Entry, instance: Instance, call: Call) -> str | None:
+def _other_type(entry: Entry, args: Sequence[Arg], call: Call) -> str | None:
+    """A pointer to elements of another type than the tensor's."""
+    for arg in args:
+        found, taken = call.dtypes.get(arg.bound_to), arg.type.removeprefix("*")
+        if arg.is_pointer and found is not None and found != taken:
+            return f"{entry.name} takes {arg.bound_to} in {taken}, found {found}"
+    return None
+
+
+def _fixed_stride(args: Sequence[Arg], call: Call) -> str | None:
     """A stride that an entry is not told can only be the packed one."""
-    args = passed_args(entry, instance)
     told = {a.bound_to for a in args}
     for tensor in (a.bound_to for a in args if a.is_pointer and a.bound_to in call.shapes):
         shape, strides = call.shapes[tensor], call.strides[tensor]
@@ -133,28 +160,29 @@ def _broken_promise(kernel: Kernel, instance: Instance, launch: Launch, call: Ca
     args = {a.name: a for a in passed_args(entry, instance)}
     for promise in kernel.promises(entry, instance):
         arg = args[promise.arg]
-        value = _known_value(arg, launch, call)
+        value = _known_value(kernel, arg, launch, call)
         if value is not None and value % promise.divisible_by:
             return broken_promise_text(arg, promise, value)
     return None
 
 
-def _known_value(arg: Arg, launch: Launch, call: Call) -> int | None:
+def _known_value(kernel: Kernel, arg: Arg, launch: Launch, call: Call) -> int | None:
     """An integer's value, or what is known of an address: the power of two that divides it."""
     if arg.is_pointer:
         return call.alignments.get(arg.bound_to)  # absent: null, or scratch of our own
-    value = argument_number(arg, launch, call)
+    value = argument_number(kernel, arg, launch, call)
     return value if isinstance(value, int) else None
 
 
-def argument_number(arg: Arg, launch: Launch, call: Call) -> int | float:
+def argument_number(kernel: Kernel, arg: Arg, launch: Launch, call: Call) -> int | float:
     """The value of a scalar argument. Raises SpecError when its source names nothing."""
     if arg.bound_to in launch.values:
         return launch.values[arg.bound_to]
     value = call.number(arg.bound_to)
     if value is None:
         raise SpecError(
-            f"argument {arg.name}: {arg.bound_to!r} is no dim, scalar, stride or launch value"
+            f"{kernel.spec_file}: {launch.entry}: argument {arg.name}: {arg.bound_to!r} is no dim, "
+            "scalar, stride or launch value"
         )
     return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,8 @@ _DTYPES: dict[torch.dtype, str] = {
 }  # fmt: skip
 _BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 _LARGEST_ALIGNMENT = 256
-_LEAD_CYCLES = 2_000_000  # about a millisecond
+_LEAD_CYCLES = 1_000_000  # about half a millisecond
+EVENT_RESOLUTION_S = 0.5e-6  # of cudaEventElapsedTime, as its documentation says
 ALLOCATED = 256  # what torch's allocators make every new CUDA tensor's address a multiple of
 
 
@@ -100,25 +101,58 @@ def current(device: torch.device) -> Iterator[None]:
 
 def synchronize(device: torch.device) -> None:
     """Wait for the device. Raises ContextLostError when a kernel on it has faulted."""
-    if device.type != "cuda":
-        return
+    if device.type == "cuda":
+        with _faults_told(device):
+            torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _faults_told(device: torch.device) -> Iterator[None]:
+    """Around a wait: what torch raises then is a fault of a kernel before it."""
     try:
-        torch.cuda.synchronize(device)
+        yield
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         raise ContextLostError(f"a kernel faulted on {device}: {first}") from error
 
 
-def elapsed_s(device: torch.device, work: Callable[[], object]) -> float:
-    """Seconds between CUDA events around the work on the device's current stream."""
+def elapsed_s(
+    device: torch.device, work: Callable[[], object], before: Callable[[], object] | None = None
+) -> float:
+    """Seconds between CUDA events around the work on the device's current stream.
+
+    before: work for the same stream that is not measured. Raises ContextLostError when a kernel
+    faulted.
+    """
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(_LEAD_CYCLES)  # the host is ahead by then, and its time is not measured
+        if before is not None:
+            before()
         start.record()
         work()
         end.record()
-        end.synchronize()
+        with _faults_told(device):
+            end.synchronize()
     return float(start.elapsed_time(end)) * 1e-3
+
+
+def on_streams(device: torch.device, calls: Sequence[Callable[[], object]]) -> None:
+    """Make each call on a stream of its own, all behind what is enqueued, and wait for all."""
+    if device.type != "cuda":
+        for call in calls:
+            call()
+        return
+    with torch.cuda.device(device):
+        main = torch.cuda.current_stream()
+        streams = [torch.cuda.Stream() for _ in calls]
+        for stream, call in zip(streams, calls, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                call()
+        for stream in streams:
+            main.wait_stream(stream)
+    synchronize(device)
 
 
 @cache

@@ -9,6 +9,7 @@ from pathlib import Path
 from sparsekit.errors import StoreError
 
 ENTRIES, STAGING = "v1", "staging"
+FOLDER_MODE = 0o700  # whatever the umask
 
 
 def distrust(found: os.stat_result) -> str | None:

@@ -2,6 +2,7 @@
 
     <root>/v1/ab/ab12.../  manifest.json  SHA256SUMS  *.cubin  *.ptx      one artifact
     <root>/staging/        folders being built, and the locks of their keys
+    <root>/notes/          what was worked out from artifacts, see `store.notes`
 
 Nothing in it is ever imported or unpickled. `sha256sum -c SHA256SUMS` checks an artifact by hand.
 """
@@ -18,10 +19,10 @@ from pathlib import Path
 from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
-from sparsekit.store.layout import ENTRIES, STAGING, distrust
+from sparsekit.store.layout import ENTRIES, FOLDER_MODE, STAGING, distrust
 from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
 
-_SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
+SUMS, _MANIFEST = "SHA256SUMS", "manifest.json"
 
 
 class Damaged(Exception):
@@ -42,22 +43,12 @@ class Store:
 
     def has(self, key: str) -> bool:
         """Whether there is an entry of that key; its content is not looked at."""
-        return (self.folder(key) / _SUMS).is_file()
+        return (self.folder(key) / SUMS).is_file()
 
     def get(self, key: str) -> Artifact | None:
         """The artifact, its digests checked; None when absent. A damaged entry is removed."""
-        found = self._look(key)
+        found = look(self.folder(key))
         return self._looked_again(key, found) if isinstance(found, str) else found
-
-    def _look(self, key: str) -> Artifact | str | None:
-        """The artifact, what is wrong with it, or None when absent."""
-        folder = self.folder(key)
-        try:
-            return read_artifact(folder)
-        except FileNotFoundError as error:
-            return f"{Path(error.filename).name} is missing" if _exists(folder) else None
-        except (Damaged, OSError) as error:
-            return str(error)
 
     def _looked_again(self, key: str, problem: str) -> Artifact | None:
         """The second look at a damaged entry, under its lock: was it being replaced just then?"""
@@ -66,7 +57,7 @@ class Store:
             with self._locked(key) as mine:
                 if not mine:
                     return None  # somebody builds it; so will who asks, when that is done
-                found = self._look(key)
+                found = look(self.folder(key))
                 if isinstance(found, str):
                     self.remove(key)
         except OSError:  # read-only
@@ -127,23 +118,42 @@ class Store:
         (stage / _MANIFEST).write_text(data)
         names = sorted(p.name for p in stage.iterdir())
         sums = "".join(f"{sha256_of((stage / n).read_bytes())}  {n}\n" for n in names)
-        (stage / _SUMS).write_text(sums)
-        own = read_artifact(stage, key=manifest.key)
-        for name in (*names, _SUMS):
+        (stage / SUMS).write_text(sums)
+        return self.adopt(stage, manifest.key)
+
+    def adopt(self, stage: Path, key: str) -> Artifact:
+        """Make a staged folder that has all its files the entry of the key.
+
+        Raises Damaged or FileNotFoundError when it is not what its own digests say.
+        """
+        own = read_artifact(stage, key=key)
+        if strangers := {p.name for p in stage.iterdir()} - {*own.files, SUMS}:
+            raise Damaged(f"{SUMS} does not list {min(strangers)}")
+        for name in (*own.files, SUMS):
             _sync(stage / name)
         _sync(stage)
-        final = self.folder(manifest.key)
+        final = self.folder(key)
         make_folder(final.parent)
         if distrust(final.parent.lstat()):
-            final.parent.chmod(0o700)
+            final.parent.chmod(FOLDER_MODE)
         try:
             os.rename(stage, final)
         except OSError as error:
             if not _exists(final):
                 raise StoreError(f"cannot publish {final}: {error}") from error
-            return self.get(manifest.key) or own
+            return self.get(key) or own
         _sync(final.parent)
         return Artifact(final, own.manifest, own.files)
+
+
+def look(folder: Path) -> Artifact | str | None:
+    """The artifact of the folder, what is wrong with it, or None when it is absent."""
+    try:
+        return read_artifact(folder)
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing" if _exists(folder) else None
+    except (Damaged, OSError) as error:
+        return str(error) if _exists(folder) else None
 
 
 def read_artifact(folder: Path, key: str | None = None) -> Artifact:
@@ -163,7 +173,7 @@ def read_artifact(folder: Path, key: str | None = None) -> Artifact:
         for found in (os.fstat(opened), folder.parent.lstat()):
             if problem := distrust(found):
                 raise Damaged(f"its folder {problem}")
-        sums = _parse_sums(_read(_SUMS, opened))
+        sums = _parse_sums(_read(SUMS, opened))
         files = {name: _read(name, opened) for name in sums}
     finally:
         os.close(opened)
@@ -191,10 +201,10 @@ def _parse_sums(content: bytes) -> dict[str, str]:
     for line in content.decode("ascii", errors="replace").splitlines():
         digest, gap, name = line.partition("  ")
         if not gap or "/" in name or len(digest) != 64:
-            raise Damaged(f"{_SUMS} does not read")
+            raise Damaged(f"{SUMS} does not read")
         sums[name] = digest
     if _MANIFEST not in sums:
-        raise Damaged(f"{_SUMS} does not list {_MANIFEST}")
+        raise Damaged(f"{SUMS} does not list {_MANIFEST}")
     return sums
 
 

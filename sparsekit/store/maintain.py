@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparsekit.errors import StoreError, UsageError
 from sparsekit.store.layout import ENTRIES
-from sparsekit.store.local import Damaged, Store, read_artifact
+from sparsekit.store.local import Store, look
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _UNITS_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -41,19 +41,8 @@ def damaged(root: Path) -> Iterator[tuple[Stored, str]]:
     """Entries that do not hold what they say, with what is wrong."""
     for entry in entries(root):
         # Looked at twice: the first time it may have been replaced or removed under our eyes.
-        if _problem(entry.folder) and (problem := _problem(entry.folder)):
-            yield entry, problem
-
-
-def _problem(folder: Path) -> str | None:
-    """What is wrong with the entry; None when nothing is, or when it is gone."""
-    try:
-        read_artifact(folder)
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing" if folder.exists() else None
-    except (Damaged, OSError) as error:
-        return str(error)
-    return None
+        if isinstance(look(entry.folder), str) and isinstance(found := look(entry.folder), str):
+            yield entry, found
 
 
 def prunable(root: Path, older_than_s: float | None, max_bytes: int | None) -> list[Stored]:

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparsekit.errors import StoreError
+from sparsekit.store.layout import FOLDER_MODE
 
 _POLL_S = 0.05
 _WAIT_S = 120.0  # behind the lock of another process; then we build for ourselves
 _FOREIGN_AGE_S = 24 * 3600.0  # a staged folder of another host is dead after this
-_DIR_MODE = 0o700
 _ATTEMPTS = 8  # a sweep may take a new folder before its owner has locked it
 
 
@@ -31,7 +31,7 @@ def make_folder(folder: Path) -> None:
     """Create the folder and its missing parents, closed to others whatever the umask."""
     missing = [folder, *folder.parents]
     for part in reversed([p for p in missing if not p.exists()]):
-        part.mkdir(mode=_DIR_MODE, exist_ok=True)
+        part.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def never() -> bool:
@@ -123,7 +123,7 @@ def staged_folder(folder: Path, key: str) -> Iterator[Path]:
 def _new_stage(folder: Path, key: str) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
         stage = aside(folder, key)
-        stage.mkdir(mode=_DIR_MODE)
+        stage.mkdir(mode=FOLDER_MODE)
         try:
             descriptor = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:

@@ -12,8 +12,9 @@ from pathlib import Path
 from sparsekit.digest import KnownDigests, file_sha256
 from sparsekit.errors import ToolchainError
 from sparsekit.model.kernel import Lang
-from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
+from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain, version_tuple
 from sparsekit.settings import Settings
+from sparsekit.toolchain.imported import imported
 from sparsekit.toolchain.packages import Package, find_package
 
 _CU13 = Path("nvidia/cu13")
@@ -25,6 +26,7 @@ _TRITON_FILES = re.compile(
     r"triton/(_C/libtriton\.so|backends/nvidia/bin/ptxas(-blackwell)?|backends/nvidia/lib/.*\.bc"
     r"|((compiler|language|runtime|_internal|backends/nvidia)/.*|backends/\w+|\w+)\.py)"
 )
+_PACKAGES: dict[Lang, str] = {"cuda": "nvidia-cuda-nvrtc", "triton": "triton"}
 _DIGESTS = "compilers.json"
 _PTXAS_ROLES = {"TRITON_PTXAS_PATH": "ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "ptxas-blackwell"}
 
@@ -43,10 +45,9 @@ class Toolchains:
         """The toolchain installed beside sparsekit. Raises ToolchainError with what to install."""
         found = _at(lang, sys.path, self.settings.ptxas)
         if found is None:
-            package = "nvidia-cuda-nvrtc" if lang == "cuda" else "triton"
             raise ToolchainError(
-                f"no {COMPILER_NAMES[lang]} found: package {package} is not installed for "
-                f"{sys.executable}; pip install -c constraints.txt {package}"
+                f"no {COMPILER_NAMES[lang]} found: package {_PACKAGES[lang]} is not installed for "
+                f"{sys.executable}; pip install -c constraints.txt {_PACKAGES[lang]}"
             )
         return self._as_it_is(found)
 
@@ -56,9 +57,8 @@ class Toolchains:
         if identifier not in at_hand:
             known = ", ".join(at_hand) or "none"
             raise ToolchainError(
-                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. Another "
-                f"goes into a folder of its own: pip install --no-deps --target "
-                f"{self.folder}/{identifier} {identifier.replace('-', '==', 1)}"
+                f"no {COMPILER_NAMES[lang]} toolchain {identifier!r}; at hand are {known}. To have "
+                f"it too: sparsekit toolchain add {identifier.replace('-', '==', 1)}"
             )
         return self._as_it_is(at_hand[identifier])
 
@@ -76,15 +76,32 @@ class Toolchains:
             digest.update(f"{file.name} {measured}\n".encode())
         return replace(toolchain, fingerprint=digest.hexdigest(), altered=tuple(altered))
 
+    def newest(self, lang: Lang) -> Toolchain | None:
+        """The newest release at hand."""
+        return max(self.all(lang), key=lambda t: version_tuple(t.version), default=None)
+
     def all(self, lang: Lang) -> Iterable[Toolchain]:
-        """The installed toolchain, if there is one, then those beside it."""
+        """The installed toolchain, if there is one, those beside it, then those that bundles told
+        of; of two with one id the first."""
+        found: dict[str, Toolchain] = {}
+        for toolchain in self._candidates(lang):
+            found.setdefault(toolchain.id, toolchain)
+        return found.values()
+
+    def _candidates(self, lang: Lang) -> Iterable[Toolchain]:
         installed = _at(lang, sys.path, self.settings.ptxas)
         if installed is not None:
             yield installed
         for site in sorted(self.folder.glob(f"{COMPILER_NAMES[lang]}-*")):
-            found = _at(lang, [str(site)], {})
+            found = toolchain_at(lang, [str(site)])
             if found is not None and found.id == site.name:
                 yield found
+        yield from imported(self.settings.cache_dir, lang)
+
+
+def toolchain_at(lang: Lang, path: list[str]) -> Toolchain | None:
+    """The toolchain whose packages lie in the folders of `path`, with its own assemblers."""
+    return _at(lang, path, {})
 
 
 def _at(lang: Lang, path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from sparsekit.digest import file_sha256
 
+_EVERY = re.compile(".*")
+
 
 @dataclass(frozen=True)
 class Package:
@@ -43,6 +45,11 @@ class Package:
             for path, sha256 in self.digests
             if deciding.fullmatch(path)
         )
+
+    def damaged(self) -> list[Path]:
+        """Files that are missing, or not what the metadata says of them."""
+        known = self.recorded(_EVERY)
+        return [file for file, sha256 in known if not file.is_file() or file_sha256(file) != sha256]
 
     def _measured(self) -> Iterable[tuple[str, str]]:
         """Digests of the files themselves, for an install whose metadata lists none (editable)."""

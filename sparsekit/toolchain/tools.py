@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,22 @@ def _places(settings: Settings) -> Iterator[Path]:
     on_path = shutil.which("nvdisasm", path=settings.path)
     if on_path:
         yield Path(on_path)
+
+
+def tool_release(tool: Path) -> str:
+    """The release alone, `12.8.93`; the tool's complaint when it does not run."""
+    version = tool_version(tool)
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", version)
+    return found[1] if found else version
+
+
+def find_ncu(settings: Settings) -> Path | None:
+    """Nsight Compute's command line: on PATH, below CUDA_HOME, where its installer puts it."""
+    on_path = shutil.which("ncu", path=settings.path)
+    homes = [settings.cuda_home] if settings.cuda_home else []
+    places = [Path(home) / "bin/ncu" for home in (*homes, "/usr/local/cuda")]
+    places += sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)
+    return Path(on_path) if on_path else next((p for p in places if p.is_file()), None)
 
 
 def tool_version(tool: Path) -> str:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparsekit.cli.device import gpu_of
+from sparsekit.discover import Catalog
 from sparsekit.runtime.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,6 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # cuda.bindings asks older drivers for newer functions, which memcheck would count; what the driver
 # answers to our calls is checked by the launcher.
 OPTIONS = {"memcheck": ("--report-api-errors", "no")}
-OPS = ("gated_pool", "sparse_attn_paged", "sparse_prefill")
 # Which tool must report which planted fault.
 PLANTED = {"bounds": "memcheck", "race": "racecheck"}
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
@@ -96,7 +96,7 @@ def main() -> None:
         sys.exit("compute-sanitizer is not on PATH")
     jobs = [
         (op, tool, ["verify", op, "--bitwise", "--tag", "sanitize"], False)
-        for op in OPS
+        for op in Catalog().ops
         for tool in TOOLS
     ]
     for fault, tool in PLANTED.items():
@@ -112,6 +112,7 @@ def main() -> None:
     if asked.output:
         data = {
             "schema": 1,
+            "kind": "sanitizer",
             "environment": told(),
             "findings": [{**asdict(f), "ok": f.ok} for f in findings],
         }

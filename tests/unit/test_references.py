@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from sparsekit.discover import Catalog
-from sparsekit.errors import SpecError, UsageError
+from sparsekit.errors import SpecError, ToolchainError, UsageError
 from sparsekit.model.reference import Reference, parse_reference
 
 SPEC = """
@@ -46,6 +46,8 @@ def make_folder(tmp_path):
         ("gated_pool@triton-3.8.0", ("gated_pool", None, "triton-3.8.0")),
         ("./my/kernel:plain", ("./my/kernel", "plain", None)),
         ("*_pool:un*", ("*_pool", "un*", None)),
+        ("gated_pool@git:main", ("gated_pool", None, None, "main")),
+        ("x:v@triton-3.8.0@git:v1.2~3", ("x", "v", "triton-3.8.0", "v1.2~3")),
     ],
 )
 def test_parts(text, parts):
@@ -53,7 +55,7 @@ def test_parts(text, parts):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", ":plain", "gated_pool:", "@triton-3.8.0", "x@git:main"]
+    "text", ["", "a b", ":plain", "gated_pool:", "@triton-3.8.0", "x@git:", "@git:main"]
 )
 def test_what_is_no_reference(text):
     with pytest.raises(UsageError):
@@ -63,6 +65,45 @@ def test_what_is_no_reference(text):
 def test_a_path_is_a_kernel_folder(make_folder):
     (choice,) = Catalog().resolve([str(make_folder("mine"))])
     assert (choice.kernel.name, choice.variants) == ("mine", ("plain",))
+
+
+@pytest.mark.parametrize("name", ["w@2", "a:b", "mein küchen kernel", "w@2:plain", "x@nvrtc-1"])
+def test_a_path_that_is_there_works_whatever_its_characters(
+    name, make_folder, tmp_path, monkeypatch
+):
+    folder = make_folder(f"in w@2/{name}/mine")
+    monkeypatch.chdir(tmp_path)
+    relative = folder.relative_to(tmp_path)
+    for path in (folder, relative, f"./{relative}"):
+        (choice,) = Catalog().resolve([f"{path}:plain"])
+        assert (choice.kernel.folder, choice.variants) == (folder, ("plain",))
+        assert Catalog().resolve([f"{path}@nvrtc-13.0.88"])[0].toolchain == "nvrtc-13.0.88"
+    monkeypatch.chdir(folder)
+    assert Catalog().resolve(["."])[0].kernel.folder == folder
+
+
+def test_a_folder_that_looks_like_a_name_is_written_with_a_dot(make_folder, tmp_path, monkeypatch):
+    make_folder("mine")
+    make_folder("cu/mine")
+    make_folder("my own")
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "cu/mine"):
+        with pytest.raises(UsageError, match=rf"for the folder write \./{name}"):
+            Catalog().resolve([name])
+        assert Catalog().resolve([f"./{name}"])[0].kernel.name == "mine"
+    assert Catalog().resolve(["my own"])[0].kernel.name == "my own"
+
+
+def test_a_toolchain_of_another_language_is_never_dropped(make_folder):
+    with pytest.raises(ToolchainError, match="compiles no cuda kernels"):
+        Catalog().resolve(["sparse_prefill@triton-3.8.0", "gated_pool"])
+    choices = Catalog().resolve(["*@triton-3.8.0"])
+    assert {c.kernel.lang for c in choices} == {"triton"}
+
+
+def test_a_home_that_is_not_there():
+    with pytest.raises(UsageError, match="no_such_user"):
+        Catalog().resolve(["~no_such_user/x"])
 
 
 def test_a_path_without_a_spec(tmp_path):

@@ -84,3 +84,11 @@ def test_the_stride_of_a_dim_of_one_element_is_never_looked_at():
 def test_a_variant_s_own_reason_is_told_once():
     told = [d for d in decisions(prefill_call(64)) if d.subject == "sparse_prefill:skip_heads32"]
     assert [d.reason for d in told] == ["it is for calls of at most 32 heads, found 64"]
+
+
+def test_a_pointer_to_other_elements_than_the_tensor_s_is_no_fit():
+    call = prefill_call()
+    call = replace(call, dtypes={**call.dtypes, "q": "fp32"})
+    assert taken(call) is None
+    reasons = [d.reason for d in decisions(call)]
+    assert "sparse_prefill_fwd takes q in bf16, found fp32" in reasons

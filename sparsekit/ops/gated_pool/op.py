@@ -23,6 +23,13 @@ def check(call: Call) -> str | None:
     return None
 
 
+def check_case(case: Case) -> str | None:
+    """What is wrong with sizes that a user changed."""
+    if case.dims["R"] == 0 and case.dims["B"] and case.dims["D"]:
+        return "R must be at least 1: the mean over no rows is undefined"
+    return None
+
+
 def work(case: Case) -> Work:
     """Inputs read once and the output written once."""
     groups, rows, columns = (case.dims[n] for n in ("B", "R", "D"))
@@ -52,6 +59,19 @@ _ROWS = (1, 2, 3, 5, 7, 9, 16, 17, 127, 129, 1000)
 _COLUMNS = (1, 2, 31, 64, 100, 255, 257, 300, 1024)
 
 
+# Seed 2's edge cases of this op: rows, columns, output types and strided views.
+_SEED_ROWS = (1, 3, 5, 7, 9, 16, 127, 129)
+_SEED_COLUMNS = (300, 100, 64)
+
+
+def _corner(seed: bool) -> str:
+    return "corner seed" if seed else "corner"
+
+
+def _row_tags(rows: int) -> str:
+    return _corner(rows in _SEED_ROWS) + (" smoke" if rows in _ODD_ROWS else "")
+
+
 def _typed(kv: str, score: str, out: str, name: str = "", **options: object) -> Case:
     types = {"kv_dtype": kv, "score_dtype": score, "out_dtype": out}
     return _case(name or f"{kv}_{score}_{out}", "corner", 3, 9, 300, **types, **options)
@@ -62,10 +82,11 @@ CASES = (
     _case("r8_d512", "smoke sanitize", 8, 8, 512),
     _case("r128_d512", "smoke sanitize", 2, 128, 512),
     _case("special", "smoke sanitize", 4, 9, 300, values="special", **_STRIDED),
-    *(_case(f"rows_{r}", "corner smoke" if r in _ODD_ROWS else "corner", 3, r, 512) for r in _ROWS),
-    *(_case(f"columns_{d}", "corner", 3, 8, d) for d in _COLUMNS),
+    *(_case(f"rows_{r}", _row_tags(r), 3, r, 512) for r in _ROWS),
+    *(_case(f"columns_{d}", _corner(d in _SEED_COLUMNS), 3, 8, d) for d in _COLUMNS),
+    *(_case(f"out_{t}", "corner seed", 3, 8, 512, out_dtype=t) for t in ("bf16", "fp32")),
     *(_typed(*types, values="special") for types in _TYPES),
-    _typed("fp32", "fp32", "bf16", "strided_fp32", **_STRIDED),
+    _case("strided_fp32", "corner seed", 3, 9, 300, **_STRIDED),
     _typed("bf16", "bf16", "bf16", "strided_bf16", **_STRIDED),
     _case("special_r128", "corner", 4, 128, 512, values="special"),
     _case("equal_scores", "corner", 4, 8, 256, values="equal", out_dtype="fp32"),
@@ -75,7 +96,7 @@ CASES = (
     _case("no_groups", "corner", 0, 8, 128),
     _case("no_columns", "corner", 3, 8, 0),
     *(
-        _case(f"b{b}_r{r}_d{d}", "perf", b, r, d)
+        _case(f"b{b}_r{r}_d{d}", "perf seed", b, r, d)
         for b in (1, 8)
         for r in (8, 128)
         for d in (128, 512)
@@ -91,6 +112,13 @@ OP = Op(
     ),
     outputs=(Tensor("out", ("B", 1, "D"), ("{out_dtype}",)),),
     check=check,
+    check_case=check_case,
+    known_values={
+        "kv_dtype": FLOATS,
+        "score_dtype": FLOATS,
+        "out_dtype": FLOATS,
+        "values": ("normal", "special", "equal", "one_large"),
+    },
     cases=CASES,
     work=work,
     batch="B",

@@ -12,6 +12,10 @@ from typing import Any
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
 
 HEAD_DIMS = (64, 128, 256, 512)
+# How sampling.lay_out lays out the columns of a list; mixed takes the others in turn.
+LAYOUTS = (
+    "mixed", "full", "interior", "leading_invalid", "trailing", "empty", "one_key", "duplicates",
+)  # fmt: skip
 _BF16_BYTES, _INT32_BYTES = 2, 4
 
 
@@ -28,6 +32,16 @@ def check(call: Call) -> str | None:
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         return f"softmax_scale must be finite, found {scale}"
     return None
+
+
+def check_case(case: Case) -> str | None:
+    """What is wrong with sizes that a user changed."""
+    n_window, topk = case.dims["n_window"], case.dims["topk"]
+    if case.dims["d"] not in HEAD_DIMS:
+        return f"d must be one of {HEAD_DIMS}, found {case.dims['d']}"
+    if n_window > topk:
+        return f"n_window must lie in [0, topk = {topk}], found {n_window}"
+    return "h must be at least 1, found 0" if case.dims["h"] == 0 else None
 
 
 def work(case: Case) -> Work:
@@ -61,11 +75,11 @@ def _pair(name: str, b: int, h: int, topk: int, n_window: int, **options: Any) -
     return [_case(f"{name}_m{m}", "corner", b, m, h, topk, n_window, **known) for m in (1, 2)]
 
 
-def _seed2(name: str, b: int, m: int, width: int) -> Case:
+def _seed2(name: str, b: int, m: int, width: int, tags: str = "perf seed") -> Case:
     """A shape of seed 2: 64 heads, a window of 128 columns, the rest compressed."""
     counts = "full" if m == 1 else "none"
     rows: dict[str, Any] = {"n_win": 8192, "n_cmp": 16384}
-    return _case(name, "perf", b, m, 64, width, _WINDOW, counts=counts, **rows)
+    return _case(name, tags, b, m, 64, width, _WINDOW, counts=counts, **rows)
 
 
 _WINDOW = 128
@@ -131,6 +145,25 @@ _CORNERS = [
         for b, m in ((65_535, 1), (65_536, 1), (2, 32_768), (1, 65_537))
     ],
 ]  # fmt: skip
+
+
+def _edge(name: str, m: int, h: int, topk: int, n_window: int, **options: Any) -> Case:
+    """One of seed 2's edge cases: two rows of the model's head dimension."""
+    return _case(f"edge_{name}", "corner seed", 2, m, h, topk, n_window, **options)
+
+
+_EDGES = (
+    _edge("heads_20", 5, 20, 640, _WINDOW),
+    _edge("heads_16", 1, 16, 640, _WINDOW, counts="full"),
+    _edge("heads_128", 5, 128, 640, _WINDOW),
+    _edge("window_100", 5, 64, 612, 100),
+    _edge("window_50", 1, 64, 562, 50, counts="full"),
+    _edge("topk_333", 5, 64, 333, _WINDOW),
+    _edge("topk_161", 1, 64, 161, _WINDOW, counts="full"),
+    _edge("counts_0", 5, 64, 640, _WINDOW, counts="zero"),
+    _edge("one_pool", 5, 64, 128, _WINDOW, alias_pools=True),
+    _edge("row_offset", 5, 64, 640, _WINDOW, **_OFFSETS),
+)
 _PERF = (
     _seed2("prefill_r4_s2048", 1, 2048, 640),
     _seed2("prefill_r4_s8192", 1, 8192, 640),
@@ -142,7 +175,7 @@ _PERF = (
         for b in (1, 8)
         for r, width in (("r4", 640), ("r128", 384), ("r0", 128))
     ),
-    _seed2("decode_r4_b64", 64, 1, 640),
+    _seed2("decode_r4_b64", 64, 1, 640, "perf"),
 )
 
 OP = Op(
@@ -162,7 +195,14 @@ OP = Op(
         Tensor("lse", ("b", "m", "h"), ("fp32",), optional=True),
     ),
     check=check,
-    cases=(*_SMOKE, *(case for group in _CORNERS for case in group), *_PERF),
+    check_case=check_case,
+    known_values={
+        "indices": ("random", *LAYOUTS),
+        "counts": ("none", "zero", "full", "hostile"),
+        "sink": ("finite", "off", "special"),
+        "values": ("normal", "nan", "inf"),
+    },
+    cases=(*_SMOKE, *(case for group in _CORNERS for case in group), *_EDGES, *_PERF),
     work=work,
     probes=("random", "zero_q"),
     batch="b",

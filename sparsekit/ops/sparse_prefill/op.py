@@ -7,14 +7,30 @@ not include the sink.
 from __future__ import annotations
 
 import math
+from itertools import product
 
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
 
 D_V = 512
 D_QK = (512, 576)
+# How sampling.lay_out lays out the columns of a list; mixed takes the others in turn.
+LAYOUTS = (
+    "mixed", "full", "interior", "leading_invalid", "trailing", "empty", "one_key", "duplicates",
+)  # fmt: skip
 _BF16_BYTES, _FP32_BYTES, _INT32_BYTES = 2, 4, 4
-# How many of the 1152 columns are valid in row p of seed 1's ramp workload.
+# Seed 1's ramp: min(p // 2, 1024) + 3 of 1152 columns are valid in row p.
 RAMP_WIDTH, RAMP_LIMIT, RAMP_OFFSET = 1152, 1024, 3
+RAMP_TOP = 1027  # of the other ramps, in as many columns
+RAMPS = ("ramp", "ramp_saturating", "ramp_linear")
+
+
+def ramp_columns(kind: str, row: int, rows: int) -> int:
+    """How many leading columns of a row are valid in a ramp layout of so many rows."""
+    if kind == "ramp":
+        return min(row // 2, RAMP_LIMIT) + RAMP_OFFSET
+    if kind == "ramp_saturating":
+        return min(row + 1, RAMP_TOP)
+    return 1 + (RAMP_TOP - 1) * row // max(rows - 1, 1)
 
 
 def check(call: Call) -> str | None:
@@ -33,12 +49,21 @@ def check(call: Call) -> str | None:
     return None
 
 
+def check_case(case: Case) -> str | None:
+    """What is wrong with sizes that a user changed."""
+    if case.dims["d_qk"] not in D_QK:
+        return f"d_qk must be one of {D_QK}, found {case.dims['d_qk']}"
+    if case.dims["h_kv"] != 1:
+        return f"h_kv must be 1, found {case.dims['h_kv']}"
+    return "h_q must be at least 1, found 0" if case.dims["h_q"] == 0 else None
+
+
 def valid_columns(case: Case) -> int:
-    """How many columns are valid, over all rows of the call."""
-    s_q, topk = case.dims["s_q"], case.dims["topk"]
-    if case.options["indices"] != "ramp":
+    """How many columns are valid in a ramp layout, over all rows of the call; in others all are."""
+    s_q, topk, kind = case.dims["s_q"], case.dims["topk"], str(case.options["indices"])
+    if kind not in RAMPS:
         return s_q * topk
-    return sum(min(min(p // 2, RAMP_LIMIT) + RAMP_OFFSET, topk) for p in range(s_q))
+    return sum(min(ramp_columns(kind, p, s_q), topk) for p in range(s_q))
 
 
 def work(case: Case) -> Work:
@@ -134,11 +159,37 @@ _VALUES = (
     _case("scale_large", "corner", 4, 600, 16, 512, 100, scale=3.0, **_MIXED),
 )
 _SEED1 = {"s_q": 8192, "s_kv": 8192, "h_q": 64, "d_qk": 512, "topk": RAMP_WIDTH}
+_LAYOUTS = ("ramp", "interior", "empty", "random")  # of seed 1's bitwise comparison
+
+
+def _seed1_layouts() -> list[Case]:
+    """Seed 1's 32 layouts: two of the four ways of sink and length a shape, in a half fraction."""
+    cases = []
+    for number, (h_q, d_qk, layout) in enumerate(product((64, 128), D_QK, _LAYOUTS)):
+        for length in (False, True):
+            sink = length != bool((number // len(_LAYOUTS) + number) % 2)
+            name = f"layout_{layout}_h{h_q}_d{d_qk}" + "_sink" * sink + "_length" * length
+            options = {
+                "indices": layout, "sink": "finite" if sink else "none",
+                "topk_length": "valid" if length else "none",
+            }  # fmt: skip
+            cases.append(_case(name, "corner seed", 96, 4096, h_q, d_qk, 2048, **options))
+    return cases
+
+
+def _ramp(name: str, tags: str, kind: str) -> list[Case]:
+    """A ramp padded with -1 to its width, without and with topk_length."""
+    return [
+        _case(name, tags, **_SEED1, indices=kind),
+        _case(f"{name}_length", tags, **_SEED1, indices=kind, topk_length="valid"),
+    ]
+
+
 _PERF = (
-    _case("seed1_ramp", "perf", **_SEED1, indices="ramp"),
-    _case("seed1_ramp_length", "perf", **_SEED1, indices="ramp", topk_length="valid"),
-    _case("seed1_full", "perf", **_SEED1),
-    _case("seed1_full_length", "perf", **_SEED1, topk_length="valid"),
+    *_ramp("seed1_ramp", "perf seed", "ramp"),
+    *_ramp("seed1_full", "perf seed", "random"),
+    *_ramp("saturating_ramp", "perf", "ramp_saturating"),
+    *_ramp("linear_ramp", "perf", "ramp_linear"),
     *(_case(f"v32_kv{n}", "perf", 4096, n, 128, 576, 2048) for n in (8192, 32768, 65536, 131072)),
     _case("h16_d576", "perf", 4096, 65536, 16, 576, 2048),
     _case("h64_d576", "perf", 4096, 32768, 64, 576, 2048),
@@ -147,6 +198,7 @@ _PERF = (
         for h_q in (64, 128)
         for topk in (512, 1024, 2048)
     ),
+    *(_case(f"short_{n}", "perf", n, 65536, 128, 576, 2048) for n in (1, 8, 64, 128)),
 )
 
 OP = Op(
@@ -166,7 +218,14 @@ OP = Op(
         Tensor("lse", ("s_q", "h_q"), ("fp32",)),
     ),
     check=check,
-    cases=(*_SMOKE, *_SHAPES, *_VALUES, *_PERF),
+    check_case=check_case,
+    known_values={
+        "indices": ("random", *RAMPS, *LAYOUTS),
+        "topk_length": ("none", "valid", "hostile"),
+        "sink": ("none", "finite", "off", "special"),
+        "values": ("normal", "nan", "inf"),
+    },
+    cases=(*_SMOKE, *_SHAPES, *_VALUES, *_seed1_layouts(), *_PERF),
     work=work,
     probes=("random", "zero_q"),
     batch="s_q",

@@ -12,7 +12,7 @@ import torch
 from sparsekit.model import Case
 from sparsekit.ops import sampling
 from sparsekit.ops.masked_softmax import attend, score_error_bound
-from sparsekit.ops.sparse_prefill.op import D_V, RAMP_LIMIT, RAMP_OFFSET
+from sparsekit.ops.sparse_prefill.op import D_V, RAMPS, ramp_columns
 
 
 def make_inputs(case: Case, probe: str) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _listed(indices: torch.Tensor, length: torch.Tensor | None, s_kv: int) -> to
 
 def _indices(layout: str, s_q: int, s_kv: int, topk: int, random: torch.Generator) -> torch.Tensor:
     indices = sampling.unique_rows(s_q, s_kv, topk, random)
-    if layout == "ramp":
-        valid = (torch.arange(s_q) // 2).clamp(max=RAMP_LIMIT) + RAMP_OFFSET
+    if layout in RAMPS:
+        valid = torch.tensor([ramp_columns(layout, row, s_q) for row in range(s_q)])
         indices[torch.arange(topk) >= valid[:, None]] = -1
     elif layout != "random":
         for token in range(s_q):

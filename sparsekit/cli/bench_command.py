@@ -1,0 +1,198 @@
+"""`sparsekit bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sparsekit.cli.contenders import contenders_of
+from sparsekit.cli.device import gpu_of, gpu_option
+from sparsekit.cli.emit import emit
+from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.progress import shown
+from sparsekit.cli.session import open_session
+from sparsekit.errors import EXIT_CHECK_FAILED, ContextLostError, GpuError, UsageError
+from sparsekit.model.bench import BenchResult
+from sparsekit.model.call import Device
+from sparsekit.model.op import TAGS, Op
+from sparsekit.report.bench import bench_document
+from sparsekit.report.document import Document
+from sparsekit.runtime.environment import environment
+from sparsekit.runtime.nvml import Watch
+
+if TYPE_CHECKING:
+    from sparsekit.measure.bench import Setup
+    from sparsekit.measure.condition import Condition
+    from sparsekit.measure.contender import Contender
+
+_PROTOCOLS = ("sparsekit", "seed1", "seed2")
+
+
+@click.command()
+@click.argument("references", metavar="[REF]...", nargs=-1)
+@click.option("--against", metavar="REF", multiple=True,
+              help="What ratios are to; repeatable, the first is the base.")  # fmt: skip
+@click.option("--case", "pattern", metavar="GLOB", help="Cases by name, whatever their tags.")
+@click.option("--tag", "tags", type=click.Choice(TAGS), multiple=True,
+              help="Cases by tag; repeatable [default: perf].")  # fmt: skip
+@click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
+              help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
+@settings_option
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds, each with every candidate.")
+@click.option("--l2", type=click.Choice(["cold", "warm"]), default="cold", show_default=True,
+              help="Flush inputs out of L2 before each sample, or leave it as it is.")  # fmt: skip
+@click.option("--protocol", "protocol_name", type=click.Choice(_PROTOCOLS), default="sparsekit",
+              show_default=True, help="How samples become a time.")  # fmt: skip
+@click.option("--margin", type=click.FloatRange(min=0, max=1), default=0.01, show_default=True,
+              help="Differences within it count as the same.")  # fmt: skip
+@click.option("--fail-if", "conditions", metavar="CONDITION", multiple=True,
+              help="Exit 1 when a timing meets it, as in 'ratio>1.02'; repeatable.")  # fmt: skip
+@gpu_option
+@build_option
+@place_options
+@output_options
+@click.pass_context
+def command(
+    ctx: click.Context, references: tuple[str, ...], against: tuple[str, ...], pattern: str | None,
+    tags: tuple[str, ...], inputs_file: Path | None, settings: dict[str, str], rounds: int | None,
+    l2: str, protocol_name: str, margin: float, conditions: tuple[str, ...], device: str,
+    build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
+    output: Path | None,
+) -> None:  # fmt: skip
+    """Time kernels on a GPU, against one another in one run.
+
+    All candidates take the same buffers in interleaved rounds. A verdict hangs on the 99 % interval
+    of a ratio: same (within --margin), faster, slower, or can't tell. With -o the result is written
+    after each case. REF may be NAME@git:REV, or py:package.module:function with the op's signature.
+
+    \b
+    sparsekit bench --format json -o bench.json
+    sparsekit bench sparse_prefill:skip --against sparse_prefill:noskip --case 'seed1_*'
+    sparsekit bench gated_pool:plain@triton-3.6.0 gated_pool:plain@triton-3.8.0 --protocol seed2
+    sparsekit bench sparse_prefill --against py:flash_mla:flash_mla_sparse_fwd --l2 warm
+    sparsekit bench sparse_prefill --against sparse_prefill@git:main --fail-if 'ratio>1.02'
+    """
+    session = open_session(cache_dir, kernel_dirs)
+    groups = contenders_of(session, references, against, build=build)
+    if rounds is not None and protocol_name != "sparsekit":
+        raise UsageError(f"--rounds does not go with --protocol {protocol_name}, which has its own")
+    if inputs_file is not None and len(groups) != 1:
+        raise UsageError("--inputs holds the tensors of one op; name it")
+
+    from sparsekit.measure.condition import parse_condition
+
+    wanted = [parse_condition(text) for text in conditions]
+    torch_device, gpu = gpu_of(device)
+    watch = Watch(gpu.pci_bus_id)
+    if watch.problem:
+        say(watch.problem)
+    setup = _setup(torch_device, watch, protocol_name, rounds, l2, margin)
+    run = _Run(torch_device, gpu, watch, setup, output, form)
+    if inputs_file is not None:
+        steps, total = run.on_file(*groups[0], inputs_file, settings), 1
+    else:
+        steps, total = run.on_cases(groups, pattern, tags or ("perf",))
+    lost = run.collect(shown(steps, total, "timing"))
+    if output is None or not run.results:
+        emit(run.document(), form, output)
+    if lost is not None:
+        raise lost
+    ctx.exit(_exit_code(run.results, wanted))
+
+
+def _exit_code(results: Sequence[BenchResult], conditions: Sequence[Condition]) -> int:
+    timings = [t for r in results for t in r.timings]
+    if any(t.problem and not t.samples_s for t in timings):
+        say("a candidate failed; see its problem in the result")
+        return GpuError.exit_code
+    met = [(t, c) for t in timings for c in conditions if c.holds(t)]
+    for timing, condition in met:
+        say(f"{condition} holds for {timing.label}")
+    if met or any(t.problem for t in timings):
+        return EXIT_CHECK_FAILED
+    if not timings:
+        say("nothing was timed")
+        return UsageError.exit_code
+    return 0
+
+
+def _setup(
+    device: Any, watch: Watch, protocol_name: str, rounds: int | None, l2: str, margin: float
+) -> Setup:
+    """What the options say for every case, with the ceilings of this GPU as it is now."""
+    from sparsekit.measure.bench import Setup
+    from sparsekit.measure.ceilings import measure_ceilings
+    from sparsekit.measure.protocol import PROTOCOLS
+    from sparsekit.measure.timer import CudaTimer
+
+    protocol = PROTOCOLS[protocol_name]
+    if rounds is not None:
+        protocol = replace(protocol, rounds=rounds)
+    timer = CudaTimer(device)
+    return Setup(timer, watch.read, protocol, l2, margin, measure_ceilings(timer, device))
+
+
+class _Run:
+    """One run of the engine, and what came of it so far; torch is imported here, not before."""
+
+    def __init__(
+        self, device: Any, gpu: Device, watch: Watch, setup: Setup, output: Path | None, form: str
+    ) -> None:
+        from sparsekit.measure import bench
+
+        self._engine, self._device, self._gpu, self._watch = bench, device, gpu, watch
+        self._setup, self._output, self._form = setup, output, form
+        self._environment = environment(gpu)
+        self.results: list[BenchResult] = []
+
+    def on_cases(
+        self, groups: Sequence[tuple[Op, Sequence[Contender]]], pattern: str | None,
+        tags: Sequence[str],
+    ) -> tuple[Iterator[BenchResult], int]:  # fmt: skip
+        from sparsekit.check.campaign import chosen_cases
+
+        having = [g for g in groups if pattern or any(set(c.tags) & set(tags) for c in g[0].cases)]
+        chosen = [(op, own, chosen_cases(op, pattern, tags)) for op, own in having or groups]
+
+        def steps() -> Iterator[BenchResult]:
+            for op, contenders, cases in chosen:
+                yield from self._engine.bench_cases(
+                    op, contenders, cases, self._device, self._gpu.name, self._setup
+                )
+
+        return steps(), sum(len(cases) for _, _, cases in chosen)
+
+    def on_file(
+        self, op: Op, contenders: Sequence[Contender], file: Path, scalars: dict[str, str]
+    ) -> Iterator[BenchResult]:
+        from sparsekit.check.campaign import user_workload
+        from sparsekit.check.files import load_inputs
+
+        inputs, digest = load_inputs(file, op, scalars, self._device)
+        workload = user_workload(op, inputs, f"{file.name}:{digest[:12]}", self._device)
+        yield self._engine.bench_workload(workload, contenders, self._gpu.name, self._setup)
+
+    def collect(self, steps: Iterator[BenchResult]) -> ContextLostError | None:
+        """Take the results, writing after each; the fault where a kernel's ended the run."""
+        try:
+            for result in steps:
+                self.results.append(result)
+                if self._output is not None:
+                    emit(self.document(), self._form, self._output)
+        except ContextLostError as error:
+            return error
+        return None
+
+    def document(self) -> Document:
+        setup = self._setup
+        told = {
+            **self._environment, "others": list(self._watch.others()), "watch": self._watch.problem
+        }  # fmt: skip
+        return bench_document(
+            self.results, told, protocol=setup.protocol.name, said=setup.protocol.said,
+            margin=setup.margin, ceilings=setup.ceilings,
+        )  # fmt: skip

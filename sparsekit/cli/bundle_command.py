@@ -1,0 +1,129 @@
+"""`sparsekit bundle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from sparsekit.cli.emit import emit
+from sparsekit.cli.native import requested_archs
+from sparsekit.cli.options import FOLDER, arch_option, output_options, place_options, say
+from sparsekit.cli.session import Session, open_session
+from sparsekit.discover import Choice
+from sparsekit.errors import MissingArtifactError, StoreError
+from sparsekit.model.artifact import Artifact
+from sparsekit.model.toolchain import Toolchain
+from sparsekit.report.document import Document, Lines, Table
+from sparsekit.report.units import format_bytes
+from sparsekit.settings import load
+from sparsekit.store.bundle import export_bundle, import_bundle
+from sparsekit.store.open import open_store
+from sparsekit.toolchain.find import Toolchains
+
+
+@click.group()
+def command() -> None:
+    """Build here, measure there: artifacts in one file.
+
+    \b
+    sparsekit bundle export out.tar.zst gated_pool@triton-3.8.0 --arch 9.0
+    sparsekit bundle import out.tar.zst
+    """
+
+
+@command.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("references", metavar="[REF]...", nargs=-1)
+@arch_option
+@place_options
+@output_options
+def export(
+    file: Path, references: tuple[str, ...], arch: str | None, kernel_dirs: tuple[Path, ...],
+    cache_dir: Path | None, form: str, output: Path | None,
+) -> None:  # fmt: skip
+    """Write what is built of REF to FILE, for every toolchain at hand that REF leaves open.
+
+    \b
+    sparsekit bundle export out.tar.zst
+    sparsekit bundle export out.tar.zst triton/gated_pool@triton-3.8.0 --arch 9.0
+    """
+    session = open_session(cache_dir, kernel_dirs)
+    choices = session.catalog.resolve(references)
+    found: dict[str, tuple[Artifact, Toolchain]] = {}
+    for choice in choices:
+        wanted = list(_with_toolchains(session, choice))
+        plan = session.planner.plan(wanted, requested_archs(arch or "all"), every_instance=True)
+        for job in plan.jobs:
+            artifact = session.store.get(job.key)
+            if artifact is not None:
+                found[job.key] = (artifact, job.toolchain)
+        if not any(job.key in found for job in plan.jobs):
+            command = plan.jobs[0].build_command if plan.jobs else "sparsekit build"
+            raise MissingArtifactError(
+                f"nothing of {choice.kernel.qualified_name} is built for these archs; {command}"
+            )
+    artifacts = [artifact for artifact, _ in found.values()]
+    toolchains = {t.id: t for _, t in found.values()}
+    digest = export_bundle(file, artifacts, list(toolchains.values()))
+    rows = [_row(artifact) for artifact in artifacts]
+    told = (
+        f"{file}: {len(artifacts)} artifacts of {', '.join(sorted(toolchains))}, "
+        f"{format_bytes(file.stat().st_size)}, sha256 {digest}"
+    )
+    data = {
+        "schema": 1, "kind": "bundle", "file": str(file), "sha256": digest,
+        "artifacts": [a.manifest.key for a in artifacts], "toolchains": sorted(toolchains),
+    }  # fmt: skip
+    columns = ("kernel", "variant", "instance", "arch", "toolchain")
+    emit(Document(data, (Table("", columns, rows), Lines((told,)))), form, output)
+
+
+def _with_toolchains(session: Session, choice: Choice) -> Iterable[Choice]:
+    """The choice under its toolchain, or under each at hand where it names none."""
+    if choice.toolchain:
+        return [choice]
+    at_hand = Toolchains(session.settings).all(choice.kernel.lang)
+    return [replace(choice, toolchain=t.id) for t in at_hand]
+
+
+def _row(artifact: Artifact) -> tuple[str, ...]:
+    identity = artifact.manifest.identity
+    names = (str(identity[n]) for n in ("kernel", "variant", "instance"))
+    return (*names, artifact.manifest.arch, artifact.manifest.toolchain)
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+@output_options
+def import_(file: Path, cache_dir: Path | None, form: str, output: Path | None) -> None:
+    """Bring the artifacts of FILE into the store, checked by sha256.
+
+    Their toolchains can then be named here (@triton-3.8.0), to run what was brought; they compile
+    nothing.
+
+    \b
+    sparsekit bundle import out.tar.zst
+    """
+    settings = load(cache_dir=cache_dir)
+    store = open_store(settings.cache_dir, say)
+    if store.root != settings.cache_dir:
+        raise StoreError(f"the store {settings.cache_dir} cannot be written")
+    result = import_bundle(file, store)
+    for toolchain in result.toolchains:
+        own = next(t for t in Toolchains(settings).all(toolchain.lang) if t.id == toolchain.id)
+        if own.fingerprint != toolchain.fingerprint:
+            say(
+                f"{toolchain.id} is installed here with other files; @{toolchain.id} means that "
+                "one, and what was brought is not used"
+            )
+    names = ", ".join(t.id for t in result.toolchains) or "none"
+    told = f"{len(result.new)} artifacts new, {len(result.known)} known; toolchains {names}"
+    data = {
+        "schema": 1, "kind": "import", "new": list(result.new), "known": list(result.known),
+        "toolchains": [t.id for t in result.toolchains],
+    }  # fmt: skip
+    emit(Document(data, (Lines((told,)),)), form, output)

@@ -1,0 +1,81 @@
+"""What `bench` and `profile` compare: contenders by op, the base first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sparsekit.cli.selection import by_op, only, operator_of
+from sparsekit.cli.session import Session
+from sparsekit.discover import Choice
+from sparsekit.errors import UsageError
+from sparsekit.model.op import Op
+from sparsekit.model.reference import CALLABLE_PREFIX
+
+if TYPE_CHECKING:
+    from sparsekit.measure.contender import Contender
+
+_COMMIT_DIGITS = 12
+
+
+def contenders_of(
+    session: Session, references: Sequence[str], against: Sequence[str], *, build: bool
+) -> list[tuple[Op, list[Contender]]]:
+    """The contenders of every op that the references mean, those of `against` first.
+
+    Without references every kernel, its variants behind the one whose bits they give. A bare op is
+    one contender: the kernel that selection picks. `py:` references join the one op of the others.
+    Raises UsageError where that op cannot be told.
+    """
+    texts = [*against, *references]
+    named = [t for t in texts if not t.startswith(CALLABLE_PREFIX)]
+    if texts and not named:
+        raise UsageError(f"{texts[0]} does not say which op it computes; name a kernel or op too")
+    if not named:
+        groups = by_op(session.catalog.resolve([]))
+        return [(op, _of_choices(session, choices, build)) for op, choices in groups]
+    found = {text: session.catalog.resolve([text]) for text in named}
+    ops = {choice.op.name: choice.op for choices in found.values() for choice in choices}
+    if len(ops) > 1 and (against or len(named) < len(texts)):
+        raise UsageError(f"what is compared must compute one op, found {', '.join(ops)}")
+    return [(op, _of_texts(session, texts, found, op, build)) for op in ops.values()]
+
+
+def _of_texts(
+    session: Session, texts: Sequence[str], found: dict[str, tuple[Choice, ...]], op: Op,
+    build: bool,
+) -> list[Contender]:  # fmt: skip
+    from sparsekit.measure.contender import KernelContender, callable_contender
+
+    contenders: list[Contender] = []
+    for text in texts:
+        if text.startswith(CALLABLE_PREFIX):
+            contenders.append(callable_contender(text, op))
+            continue
+        choices = [c for c in found[text] if c.op.name == op.name]
+        if choices and choices[0].by_op:
+            contenders.append(KernelContender(text, operator_of(session, choices, build=build)))
+        else:
+            contenders += _of_choices(session, choices, build)
+    first: dict[str, Contender] = {}
+    for contender in contenders:
+        first.setdefault(contender.label, contender)
+    return list(first.values())
+
+
+def _of_choices(session: Session, choices: Sequence[Choice], build: bool) -> list[Contender]:
+    from sparsekit.measure.contender import KernelContender
+
+    contenders: list[Contender] = []
+    for choice in choices:
+        bases = {v.same_bits_as for v in choice.kernel.variants}
+        for variant in sorted(choice.variants, key=lambda name: name not in bases):
+            operator = operator_of(session, [only(choice, variant)], build=build)
+            contenders.append(KernelContender(_label(choice, variant), operator))
+    return contenders
+
+
+def _label(choice: Choice, variant: str) -> str:
+    label = f"{choice.kernel.name}:{variant}"
+    label += f"@{choice.toolchain}" if choice.toolchain else ""
+    return label + (f"@git:{choice.revision[:_COMMIT_DIGITS]}" if choice.revision else "")

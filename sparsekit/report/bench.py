@@ -1,0 +1,187 @@
+"""What `sparsekit bench` reports: times and ratios, rates, and what the GPU was doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparsekit.model.bench import BenchResult, Ceilings, Interval, Timing
+from sparsekit.report.document import Cell, Document, Lines, Table
+from sparsekit.report.units import format_time
+
+
+def bench_document(
+    results: Sequence[BenchResult], environment: Mapping[str, Any], *, protocol: str, said: str,
+    margin: float, ceilings: Ceilings | None,
+) -> Document:  # fmt: skip
+    """A table of times and one of rates per op, the conditions, and every problem in full.
+
+    said: the protocol in words. margin: of what counts as the same, 0.01 for 1 %.
+    """
+    data = {
+        "schema": 1, "kind": "bench", "environment": dict(environment), "protocol": protocol,
+        "said": said, "margin": margin,
+        "ceilings": asdict(ceilings) if ceilings else None,
+        "results": [r.to_json() for r in results],
+    }  # fmt: skip
+    return Document(data, bench_parts(data, results))
+
+
+def bench_parts(data: Mapping[str, Any], results: Sequence[BenchResult]) -> tuple[Any, ...]:
+    """The tables and lines of a bench document, from its JSON and the results in it."""
+    parts: list[Table | Lines] = []
+    for op in dict.fromkeys(r.op for r in results):
+        own = [r for r in results if r.op == op and r.timings]
+        if own:
+            parts.append(times_table(own, f"{op}: time per call"))
+            parts.append(rates_table(own, f"{op}: rates"))
+    timed = [r for r in results if r.mode]
+    if timed:
+        parts.append(conditions_table(timed))
+    parts += [Lines(tuple(problems), "Problems")] if (problems := _problems(results)) else []
+    parts.append(Lines((*_footer(data), *_skipped(results))))
+    return tuple(parts)
+
+
+def times_table(results: Sequence[BenchResult], title: str) -> Table:
+    """Rows cases, a column per candidate, then its ratio to the base with the verdict.
+
+    Results of several GPUs get a column that names them.
+    """
+    labels = list(dict.fromkeys(t.label for r in results for t in r.timings))
+    bases = {r.base for r in results}
+    compared = [x for x in labels if any(_find(r, x, "ratio") is not None for r in results)]
+    several = len({r.gpu for r in results}) > 1
+    op = results[0].op
+    base = short_label(next(iter(bases)) or "", op) if len(bases) == 1 else "base"
+    names = [short_label(x, op) for x in labels]
+    ratios = [f"{short_label(x, op)} / {base}" for x in compared]
+    columns = ("case", *(["GPU"] if several else []), *names, *ratios)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            r.case, *([r.gpu] if several else []),
+            *(_time_cell(_timing(r, x)) for x in labels),
+            *(_ratio_cell(_timing(r, x)) for x in compared),
+        )
+        for r in results
+    ]  # fmt: skip
+    return Table(title, columns, rows, frozenset({*names, *ratios}))
+
+
+def rates_table(results: Sequence[BenchResult], title: str) -> Table:
+    """TFLOP/s and GB/s of each candidate, and their shares of what this run's GPU reached."""
+    columns = (
+        "case", "candidate", "toolchain", "TFLOP/s", "of matmul", "GB/s", "of copy", "bits as base",
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = [
+        (
+            r.case, t.label, t.toolchain, _rate(t.tflops), _percent(t.matmul_share),
+            _rate(t.gbps), _percent(t.copy_share), t.same_bits,
+        )
+        for r in results
+        for t in r.timings
+        if t.time_s is not None
+    ]  # fmt: skip
+    return Table(title, columns, rows, frozenset({"TFLOP/s", "of matmul", "GB/s", "of copy"}))
+
+
+def conditions_table(results: Sequence[BenchResult]) -> Table:
+    """How each case was timed, the base against itself, and the state of the GPU."""
+    columns = (
+        "case", "method", "calls", "L2", "rounds", "A/A", "SM MHz", "W", "°C", "remarks",
+    )  # fmt: skip
+    rows = []
+    for r in results:
+        mode = r.mode
+        assert mode is not None
+        samples = f"{mode.rounds}x{mode.iterations}" if mode.iterations > 1 else str(mode.rounds)
+        remarks = "; ".join([*([mode.note] if mode.note else []), *r.cautions])
+        rows.append((
+            r.case, mode.method, mode.calls, mode.l2, samples,
+            _ratio_text(r.control, r.control_interval),
+            _range([x.sm_clock_mhz for x in r.readings]), _range([x.power_w for x in r.readings]),
+            _range([x.temperature_c for x in r.readings]), remarks or None,
+        ))  # fmt: skip
+    return Table("Conditions", columns, rows, frozenset({"calls", "rounds"}))
+
+
+def short_label(label: str, op: str) -> str:
+    """The label without the op's name, which stands in the table's title."""
+    return label.removeprefix(f"{op}:")
+
+
+def _timing(result: BenchResult, label: str) -> Timing | None:
+    return next((t for t in result.timings if t.label == label), None)
+
+
+def _find(result: BenchResult, label: str, name: str) -> Any:
+    timing = _timing(result, label)
+    return getattr(timing, name) if timing else None
+
+
+def _time_cell(timing: Timing | None) -> str | None:
+    """`3.017 ms ±0.2 %`: half of the interval's width, in percent of the time."""
+    if timing is None:
+        return None
+    if timing.below_resolution:
+        return "below resolution"
+    if timing.time_s is None:
+        return "failed"
+    text = format_time(timing.time_s)
+    if timing.interval_s is None:
+        return text
+    half = (timing.interval_s.high - timing.interval_s.low) / 2 / timing.time_s
+    return f"{text} ±{half:.1%}"
+
+
+def _ratio_cell(timing: Timing | None) -> str | None:
+    if timing is None or timing.ratio is None:
+        return None
+    return f"{_ratio_text(timing.ratio, timing.ratio_interval)} {timing.verdict}"
+
+
+def _ratio_text(ratio: float | None, interval: Interval | None) -> str | None:
+    if ratio is None:
+        return None
+    return f"{ratio:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval else "")
+
+
+def _rate(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
+def _range(values: Sequence[float | None]) -> str | None:
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    low, high = f"{min(known):.0f}", f"{max(known):.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _problems(results: Sequence[BenchResult]) -> list[str]:
+    return [f"{r.case} {t.label}: {t.problem}" for r in results for t in r.timings if t.problem]
+
+
+def _skipped(results: Sequence[BenchResult]) -> list[str]:
+    return [f"{r.case} skipped: {r.reason}" for r in results if r.reason]
+
+
+def _footer(data: Mapping[str, Any]) -> list[str]:
+    told = [f"on {data['environment'].get('gpu')}; {data['said']}; intervals are 99 % bootstraps"]
+    if ceilings := data["ceilings"]:
+        told.append(
+            f"ceilings in this run: bf16 matmul {ceilings['matmul_tflops']:.0f} TFLOP/s, copy "
+            f"{ceilings['copy_gbps']:.0f} GB/s"
+        )
+    if others := data["environment"].get("others"):
+        told.append(f"other processes on the GPU: {', '.join(others)}")
+    if problem := data["environment"].get("watch"):
+        told.append(str(problem))
+    return told

@@ -1,0 +1,147 @@
+"""Figures as SVG: the distribution of samples, and the roofline. Colours come from the page."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from sparsekit.model.bench import BenchResult, Ceilings
+from sparsekit.report.units import format_time
+
+_WIDTH, _MARGIN_LEFT, _MARGIN_RIGHT, _ROW = 720, 260, 20, 26
+_ROOF_HEIGHT, _ROOF_BOTTOM, _ROOF_TOP = 360, 40, 20
+_SERIES = 6
+_SPARE = 1.06  # of an axis beyond the outermost sample
+_LEAST_REACH = 1e-3
+
+COLORS_LIGHT = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#4d5a66")
+COLORS_DARK = ("#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#9aa5b1")
+STYLE = """svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
+.roof { fill: none; stroke: var(--text); stroke-width: 2; } .grid { stroke: var(--faint); }
+circle { fill-opacity: .65; }
+""" + "".join(f".series{n} {{ fill: var(--c{n}); }}\n" for n in range(_SERIES))
+
+
+def colors(light: bool) -> str:
+    """The figures' own colours as CSS variables."""
+    chosen = COLORS_LIGHT if light else COLORS_DARK
+    return " ".join(f"--c{n}: {color};" for n, color in enumerate(chosen))
+
+
+def standalone(svg: str) -> str:
+    """A figure as a file of its own, on white."""
+    style = (
+        f"svg {{ background: #fff; --text: #1b1f24; --faint: #d8dee4; {colors(True)} }}\n{STYLE}"
+    )
+    opened, rest = svg.split(">", 1)
+    return f"{opened}><style>{style}</style>{rest}\n"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured call: FLOP per byte moved, and TFLOP/s reached."""
+
+    label: str
+    flop_per_byte: float
+    tflops: float
+
+
+def distribution(result: BenchResult) -> str:
+    """Every sample of each candidate around its own median, in percent; "" without any."""
+    rows = []
+    for timing in result.timings:
+        samples = [s for own in timing.samples_s for s in own]
+        if samples and timing.time_s is not None:
+            off = [s / statistics.median(samples) - 1 for s in samples]
+            rows.append((f"{timing.label}, {format_time(timing.time_s)}", off))
+    if not rows:
+        return ""
+    reach = max(abs(x) for _, off in rows for x in off) or _LEAST_REACH
+    width = _WIDTH - _MARGIN_LEFT - _MARGIN_RIGHT
+
+    def x(value: float) -> float:
+        return _MARGIN_LEFT + (value / reach / _SPARE + 1) / 2 * width
+
+    bottom = _ROW * len(rows)
+    parts = [_opened(bottom + _ROW + 10, f"samples of {result.case}")]
+    for value in (-reach, 0.0, reach):
+        parts.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" '
+                     f'y1="0" y2="{bottom}"/>')  # fmt: skip
+        parts.append(_text(x(value), bottom + 18, f"{value:+.1%}" if value else "0%", "middle"))
+    for number, (label, off) in enumerate(rows):
+        y = _ROW * number + _ROW / 2
+        color = f"series{number % _SERIES}"
+        parts.append(_text(_MARGIN_LEFT - 8, y + 4, label, "end"))
+        parts += [f'<circle class="{color}" cx="{x(v):.1f}" cy="{y:.1f}" r="2.5"/>' for v in off]
+    return "".join([*parts, "</svg>"])
+
+
+def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
+    """The points under the roof of this run's copy and matmul, both axes logarithmic."""
+    if not points:
+        return ""
+    matmul_tflops, copy_gbps = ceilings.matmul_tflops, ceilings.copy_gbps
+    ridge = matmul_tflops * 1e3 / copy_gbps
+    x_low = min([p.flop_per_byte for p in points] + [ridge]) / 2
+    x_high = max([p.flop_per_byte for p in points] + [ridge]) * 2
+    y_high = matmul_tflops * 1.6
+    y_low = min([p.tflops for p in points] + [copy_gbps * x_low / 1e3]) / 2
+    left, right = 60.0, float(_WIDTH - _MARGIN_RIGHT)
+    top, bottom = float(_ROOF_TOP), float(_ROOF_HEIGHT - _ROOF_BOTTOM)
+
+    def x(value: float) -> float:
+        return left + _share(value, x_low, x_high) * (right - left)
+
+    def y(value: float) -> float:
+        return bottom - _share(value, y_low, y_high) * (bottom - top)
+
+    slope = math.sqrt(x_low * ridge)
+    roof = [(x_low, copy_gbps * x_low / 1e3), (ridge, matmul_tflops), (x_high, matmul_tflops)]
+    path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in roof)
+    parts = [
+        _opened(_ROOF_HEIGHT, "roofline"),
+        f'<polyline class="roof" points="{path}"/>',
+        _text(right, y(matmul_tflops) - 6, f"matmul {matmul_tflops:.0f} TFLOP/s", "end"),
+        _text(x(slope), y(copy_gbps * slope / 1e3) - 8, f"copy {copy_gbps:.0f} GB/s", "end"),
+        _text(left - 6, top - 6, "TFLOP/s", "start"),
+        _text((left + right) / 2, _ROOF_HEIGHT - 6, "FLOP per byte", "middle"),
+        _text(left - 6, y(matmul_tflops) + 4, f"{matmul_tflops:.0f}", "end"),
+    ]
+    for decade in _decades(x_low, x_high):
+        parts.append(f'<line class="grid" x1="{x(decade):.1f}" x2="{x(decade):.1f}" '
+                     f'y1="{top:.1f}" y2="{bottom:.1f}"/>')  # fmt: skip
+        parts.append(_text(x(decade), bottom + 16, f"{decade:g}", "middle"))
+    for decade in _decades(y_low, y_high):
+        parts.append(f'<line class="grid" x1="{left:.1f}" x2="{right:.1f}" '
+                     f'y1="{y(decade):.1f}" y2="{y(decade):.1f}"/>')  # fmt: skip
+        parts.append(_text(left - 6, y(decade) + 4, f"{decade:g}", "end"))
+    for number, point in enumerate(points):
+        title = f"{point.label}: {point.tflops:.3g} TFLOP/s at {point.flop_per_byte:.3g} FLOP/byte"
+        parts.append(
+            f'<circle class="series{number % _SERIES}" cx="{x(point.flop_per_byte):.1f}" '
+            f'cy="{y(point.tflops):.1f}" r="5"><title>{escape(title)}</title></circle>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return (math.log(max(value, low)) - math.log(low)) / (math.log(high) - math.log(low))
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
+    return [10.0**power for power in range(first, last + 1)]
+
+
+def _opened(height: float, what: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
+        f'aria-label="{escape(what)}">'
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -1,0 +1,125 @@
+"""What `sparsekit profile` reports: counts of A and B with their ratio, stalls, a roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparsekit.model.bench import Ceilings
+from sparsekit.model.profile import Count, ProfileResult
+from sparsekit.report.document import Cell, Document, Lines, Table
+
+# Names of counts with what a reader calls them; the order is that of the table.
+TITLES = {
+    "duration_s": "duration, us",
+    "tensor_cycles": "tensor pipe busy cycles per SM",
+    "tensor_percent": "tensor pipe busy, %",
+    "dram_read_bytes": "DRAM read, MB",
+    "dram_write_bytes": "DRAM written, MB",
+    "l2_bytes": "L2, MB",
+    "global_loads": "SASS global load instructions",
+    "cp_async": "cp.async instructions",
+    "tma_loads": "TMA load instructions",
+    "bank_conflicts": "shared bank conflicts",
+    "occupancy_percent": "achieved occupancy, %",
+    "registers": "registers",
+    "shared_bytes": "shared bytes",
+    "spill_bytes": "spill bytes",
+}
+_SCALES = {"duration_s": 1e6, "dram_read_bytes": 1e-6, "dram_write_bytes": 1e-6, "l2_bytes": 1e-6}
+_SHOWN_STALLS = 6
+_LEAST_STALL_PERCENT = 1.0
+
+
+def profile_document(
+    results: Sequence[ProfileResult], environment: Mapping[str, Any],
+    ceilings: Ceilings | None,
+) -> Document:  # fmt: skip
+    parts = profile_parts(results)
+    if ceilings and (told := _roofline(results, ceilings)):
+        parts.append(Lines(told, "Roofline"))
+    data = {
+        "schema": 1, "kind": "profile", "environment": dict(environment),
+        "ceilings": asdict(ceilings) if ceilings else None,
+        "results": [r.to_json() for r in results],
+    }  # fmt: skip
+    return Document(data, tuple(parts))
+
+
+def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
+    """A table of counts per case, the stalls, and what could not be counted, with the reason."""
+    parts: list[Table | Lines] = []
+    for op, case in dict.fromkeys((r.op, r.case) for r in results):
+        own = [r for r in results if (r.op, r.case) == (op, case)]
+        parts.append(_counts(own, f"{op} {case}: one launch after 5 warm-ups"))
+        stalled = [r for r in own if r.stalls]
+        if stalled:
+            parts.append(_stalls(stalled))
+    remarks = [f"{r.label}: {r.problem}" for r in results if r.problem]
+    remarks += [f"{r.label}: no {', '.join(r.dropped)} here" for r in results if r.dropped]
+    remarks += [f"{r.label}: {r.report} holds it all" for r in results if r.report]
+    if remarks:
+        parts.append(Lines(tuple(dict.fromkeys(remarks))))
+    return parts
+
+
+def _roofline(results: Sequence[ProfileResult], ceilings: Ceilings) -> tuple[str, ...]:
+    """Where each candidate stands under the roof of this run's copy and matmul."""
+    lines = []
+    for result in results:
+        if (point := result.roofline_point) is None:
+            continue
+        label, flop_per_byte, tflops = point
+        by_copy = ceilings.copy_gbps * flop_per_byte / 1e3
+        roof = min(by_copy, ceilings.matmul_tflops)
+        what = "copy" if by_copy < ceilings.matmul_tflops else "matmul"
+        lines.append(
+            f"{label}: {flop_per_byte:.3g} FLOP per byte, {tflops:.3g} TFLOP/s, "
+            f"{tflops / roof:.0%} of the roof of {roof:.0f} TFLOP/s ({what})"
+        )
+    return tuple(lines)
+
+
+def _counts(results: Sequence[ProfileResult], title: str) -> Table:
+    labels = [r.label for r in results]
+    base, *others = results
+    columns = ("count", *labels, *(f"{r.label} / {base.label}" for r in others), "how")
+    rows: list[tuple[Cell, ...]] = []
+    for name, what in TITLES.items():
+        found = [r.counts.get(name) for r in results]
+        if not any(found):
+            continue
+        sources = " and ".join(dict.fromkeys(c.source for c in found if c))
+        ratios = [_ratio(count, found[0]) for count in found[1:]]
+        rows.append((what, *(_shown(name, c) for c in found), *ratios, sources))
+    return Table(title, columns, rows, frozenset(columns[1:-1]))
+
+
+def _shown(name: str, count: Count | None) -> str | None:
+    if count is None:
+        return None
+    value = count.value * _SCALES.get(name, 1.0)
+    return f"{value:.0f}" if value == int(value) or value >= 10_000 else f"{value:.4g}"
+
+
+def _ratio(count: Count | None, base: Count | None) -> str | None:
+    if count is None or base is None or base.value == 0:
+        return None
+    return f"{count.value / base.value:.3f}"
+
+
+def _stalls(results: Sequence[ProfileResult]) -> Table:
+    totals = {
+        name: max(r.stalls.get(name, 0) for r in results) for r in results for name in r.stalls
+    }
+    largest = sorted(totals, key=lambda n: -totals[n])[:_SHOWN_STALLS]
+    rows: list[tuple[Cell, ...]] = [
+        (name, *(f"{r.stalls[name]:.1f}" if name in r.stalls else None for r in results))
+        for name in largest
+        if totals[name] >= _LEAST_STALL_PERCENT
+    ]
+    labels = tuple(r.label for r in results)
+    return Table(
+        "Stalls, % of a warp's cycles per instruction", ("reason", *labels), rows, frozenset(labels)
+    )

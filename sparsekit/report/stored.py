@@ -1,0 +1,103 @@
+"""Result files, read back: what kind each is, and what part of it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from sparsekit.errors import UsageError
+from sparsekit.model.bench import BenchResult, Ceilings
+from sparsekit.model.profile import ProfileResult
+
+KINDS = ("bench", "verify", "inspect", "profile", "sanitizer", "run")
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One result file. name: as the user gave it."""
+
+    name: str
+    kind: str
+    data: Mapping[str, Any]
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        return self.data.get("environment") or {}
+
+    @property
+    def samples_sha256(self) -> str | None:
+        """sha256 over every sample of a bench file; None where it holds none."""
+        if self.kind != "bench":
+            return None
+        samples = [[t["samples_s"] for t in r["timings"]] for r in self.data["results"]]
+        if not any(any(per_case) for per_case in samples):
+            return None
+        return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of the files is asked for. op, cases: patterns; None means all."""
+
+    op: str | None = None
+    cases: tuple[str, ...] = ()
+
+    def takes(self, op: str, case: str) -> bool:
+        if self.op is not None and not fnmatchcase(op, self.op):
+            return False
+        return not self.cases or any(fnmatchcase(case, pattern) for pattern in self.cases)
+
+
+def read_stored(file: Path, name: str | None = None) -> Stored:
+    """The result file. Raises UsageError when it is none, or of another schema."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} does not read as a result file: {error}") from error
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in KINDS or data.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{file}: expected a JSON result of bench, verify, inspect-sass, profile or run "
+            f"(schema {SCHEMA}), found kind {kind!r}; write it with --format json"
+        )
+    return Stored(name or str(file), kind, data)
+
+
+def of_kind(stored: Sequence[Stored], kind: str) -> list[Stored]:
+    return [s for s in stored if s.kind == kind]
+
+
+def bench_results(stored: Sequence[Stored], wanted: Wanted) -> list[BenchResult]:
+    """Every timed case that is wanted, those of one case together, whatever file they are from."""
+    found: list[BenchResult] = []
+    for file in of_kind(stored, "bench"):
+        try:
+            results = [BenchResult.from_json(r) for r in file.data["results"]]
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"{file.name} is no bench result: {error!r}") from error
+        found += [r for r in results if wanted.takes(r.op, r.case)]
+    order = {key: number for number, key in enumerate(dict.fromkeys((r.op, r.case) for r in found))}
+    return sorted(found, key=lambda r: order[r.op, r.case])
+
+
+def profile_results(stored: Sequence[Stored], wanted: Wanted) -> list[ProfileResult]:
+    found: list[ProfileResult] = []
+    for file in of_kind(stored, "profile"):
+        try:
+            results = [ProfileResult.from_json(r) for r in file.data["results"]]
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"{file.name} is no profile: {error!r}") from error
+        found += [r for r in results if wanted.takes(r.op, r.case)]
+    return found
+
+
+def ceilings_of(stored: Sequence[Stored]) -> Ceilings | None:
+    """What the GPU reached in the first run that measured it; None where none did."""
+    told = [c for file in stored if (c := file.data.get("ceilings"))]
+    return Ceilings(**told[0]) if told else None

@@ -1,0 +1,314 @@
+"""Pages from results: what the seeds' texts tell is on them, and marked tables are held."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from sparsekit.errors import UsageError
+from sparsekit.model.bench import BenchResult, Ceilings, Interval, Mode, Reading, Timing
+from sparsekit.model.profile import Count, ProfileResult
+from sparsekit.model.results import OutputCheck, VerifyResult
+from sparsekit.report.bench import bench_document
+from sparsekit.report.marked import blocks_in, updated
+from sparsekit.report.plots import Point, distribution, roofline
+from sparsekit.report.profile import profile_document
+from sparsekit.report.verify import verify_document
+
+TOLD = {
+    "gpu": "NVIDIA H200", "driver_version": "580.1", "power.limit": "700 W",
+    "clocks.sm": "1755 MHz", "clocks.max.sm": "1980 MHz", "commit": "c" * 40, "dirty": True,
+    "command": "sparsekit bench", "time": "2026-11-30T00:00:00",
+    "versions": {"triton": "3.6.0", "nvidia-cuda-nvrtc": "13.0.88", "torch": "2.11.0"},
+    "ptxas": {"ptxas": "release 12.8"},
+}  # fmt: skip
+
+
+ROOF = Ceilings(663.0, 4256.0)
+
+
+def timing(label, time_s, base_s=None, toolchain="triton-3.6.0", **more):
+    samples = tuple((time_s * f,) for f in (0.99, 1.0, 1.01))
+    compared = {}
+    if base_s:
+        ratio = time_s / base_s
+        compared = {"ratio": ratio, "ratio_interval": Interval(ratio * 0.999, ratio * 1.001),
+                    "verdict": "slower" if ratio > 1.01 else "faster"}  # fmt: skip
+    return Timing(
+        label, "k", label, toolchain, "sm_90a", "key", time_s,
+        Interval(time_s * 0.999, time_s * 1.001), samples, tflops=100.0, gbps=50.0,
+        matmul_share=0.15, copy_share=0.012, same_bits=True, **compared, **more,
+    )  # fmt: skip
+
+
+def result(case, *timings, gpu="NVIDIA H200", op="gated_pool"):
+    mode = Mode("seed2", "graph", "warm", 64, 1, 2, 10)
+    reading = Reading(1755, 400.0, 60, ("software power cap",))
+    return BenchResult(
+        op, case, gpu, timings[0].label, mode, 10**9, 10**7, timings, 1.0002,
+        Interval(0.999, 1.001), (reading,), cautions=("power capped in 1 of 2 rounds",),
+    )  # fmt: skip
+
+
+def bench_data(*results):
+    document = bench_document(
+        results, TOLD, protocol="seed2", said="best of two medians", margin=0.01, ceilings=ROOF
+    )
+    return document.data
+
+
+SEED2 = result(
+    "b1_r128_d512", timing("plain@3.6", 21.09e-6), timing("unroll2@3.6", 17.03e-6, 21.09e-6),
+    timing("plain@3.8", 36.89e-6, 21.09e-6, "triton-3.8.0"),
+    timing("unroll2@3.8", 17.05e-6, 21.09e-6, "triton-3.8.0"),
+)  # fmt: skip
+VERIFIED = [
+    VerifyResult("gated_pool", "gated_pool", "unroll2", "sm_90a", "triton-3.8.0", "cuda:0", f"c{i}",
+                 "gated_pool:plain", 2, {"out": OutputCheck(True, "a" * 64)}, ok=True)
+    for i in range(43)
+]  # fmt: skip
+PROFILED = [
+    ProfileResult(
+        "sparse_prefill", "seed1_ramp", "NVIDIA H200", label, "sparse_prefill",
+        counts={
+            "duration_s": Count(1.2e-3, "measured"), "tensor_cycles": Count(cycles, "measured"),
+            "dram_read_bytes": Count(587.2e6, "measured"),
+            "global_loads": Count(2.39e6, "measured"),
+            "registers": Count(124, "static"),
+        },
+        stalls={"barrier": 31.0, "long scoreboard": 12.0},
+    )
+    for label, cycles in (("noskip", 1.020e6), ("skip", 0.844e6))
+]  # fmt: skip
+INSPECTED = {
+    "schema": 1, "kind": "inspect",
+    "entries": [{
+        "kernel": "sparse_attn_paged", "variant": "plain", "arch": "sm_90a", "entry": "prefill",
+        "toolchain": "triton-3.8.0", "registers": 124, "spill_store_bytes": 0,
+        "shared_bytes": 82048, "ptx_loads": {"ld.global": {"16": 12, "2": 64}},
+        "sass_loads": {"LDG": {"16": 8, "2": 64}},
+    }],
+}  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path):
+    made = {
+        "bench.json": bench_data(SEED2),
+        "verify.json": verify_document(VERIFIED, TOLD).data,
+        "profile.json": profile_document(PROFILED, TOLD, None).data,
+        "inspect.json": INSPECTED,
+    }
+    for name, data in made.items():
+        (tmp_path / name).write_text(json.dumps(data))
+    return tmp_path
+
+
+# The kinds of figure in the seeds' texts, by heading, with what shows one on our page.
+SEED_FIGURES = {
+    ("seed 1", "Numbers: medians before, after, delta"): ("21.09 us", "17.03 us", "0.807"),
+    ("seed 1", "Numbers: method of the medians"): ("best of two medians", "2x10"),
+    ("seed 1", "Bitwise: dumps x tensors"): ("43 of 43 comparisons, 43 of 43 tensors",),
+    ("seed 1", "ncu: tensor-pipe busy cycles per SM"): ("tensor pipe busy cycles", "0.827"),
+    ("seed 1", "ncu: dram bytes read"): ("DRAM read, MB", "587.2"),
+    ("seed 1", "ncu: sass global_ld instructions"): ("SASS global load instructions", "2390000"),
+    ("seed 1", "ncu: one launch after 5 warmups"): ("one launch after 5 warm-ups",),
+    ("seed 1", "Register/spill status"): ("124", "spills"),
+    ("seed 2", "Changes: load widths and shared bytes"): ("2x64", "82048"),
+    ("seed 2", "Kernel time: compilers and GPU"): ("triton-3.8.0", "NVIDIA H200", "580.1"),
+    ("seed 2", "All shapes: four columns"): (
+        "plain@3.6", "unroll2@3.6", "plain@3.8", "unroll2@3.8", "36.89 us",
+    ),
+    ("seed 2", "All shapes: ratio columns to old36"): (
+        "unroll2@3.6 / plain@3.6", "plain@3.8 / plain@3.6", "1.749", "0.808",
+    ),
+    ("seed 2", "Correctness: bit-identical"): ("Bit for bit", "bits as base"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("heading", SEED_FIGURES, ids=" ".join)
+def test_every_kind_of_figure_of_the_seeds_is_on_the_page(heading, files, run_cli):
+    done = run_cli("report", *map(str, sorted(files.glob("*.json"))))
+    assert done.returncode == 0, done.stderr
+    assert [part for part in SEED_FIGURES[heading] if part not in done.stdout] == []
+
+
+def test_the_footer_says_where_it_was_made(files, run_cli):
+    page = run_cli("report", str(files / "bench.json")).stdout
+    for part in ("sparsekit bench", "c" * 12 + " with changes", "580.1", "1755 MHz of 1980 MHz",
+                 "| Triton", "| 3.6.0", "release 12.8"):  # fmt: skip
+        assert part in page
+    assert "| sha256 of the samples" in page
+    assert re.search(r"\| [0-9a-f]{64} \|", page)
+
+
+def test_results_of_two_gpus_make_one_table_with_a_gpu_column(tmp_path, run_cli):
+    other = replace(SEED2, gpu="NVIDIA B200")
+    (tmp_path / "one.json").write_text(json.dumps(bench_data(SEED2)))
+    (tmp_path / "two.json").write_text(json.dumps(bench_data(other)))
+    page = run_cli("report", str(tmp_path / "one.json"), str(tmp_path / "two.json"),
+                   "--section", "times").stdout  # fmt: skip
+    rows = [line for line in page.splitlines() if line.startswith("| b1_r128_d512")]
+    assert len(rows) == 2
+    assert "NVIDIA H200" in rows[0]
+    assert "NVIDIA B200" in rows[1]
+
+
+def test_a_page_that_is_too_long_for_github_leaves_out_and_says_so(tmp_path, run_cli):
+    many = [replace(SEED2, case=f"case_{i}") for i in range(120)]
+    (tmp_path / "many.json").write_text(json.dumps(bench_data(*many)))
+    page = run_cli("report", str(tmp_path / "many.json")).stdout
+    assert len(page) < 65_000
+    assert "Left out, to stay within GitHub's length" in page
+    assert page.count("| case_") == 120
+    more = [replace(SEED2, case=f"case_{i}") for i in range(900)]
+    (tmp_path / "more.json").write_text(json.dumps(bench_data(*more)))
+    done = run_cli("report", str(tmp_path / "more.json"))
+    assert done.returncode == 2
+    assert "narrow it" in done.stderr
+
+
+class Tags(HTMLParser):
+    """Tags that are open, and whatever would reach out of the file."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.outside, self.seen = [], [], set()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        if tag != "meta":
+            self.open.append(tag)
+        self.outside += [v for n, v in attributes if n in ("src", "href", "action")]
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_is_one_file_with_plots_for_both_themes(files, run_cli):
+    out = files / "page.html"
+    done = run_cli("report", *map(str, sorted(files.glob("*.json"))), "--format", "html",
+                   "-o", str(out), "--title", "A < B")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert tags.outside == []
+    assert "script" not in tags.seen
+    assert {"table", "svg", "circle", "polyline"} <= tags.seen
+    assert "prefers-color-scheme: dark" in text
+    assert "<h1>A &lt; B</h1>" in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_html_is_drawn_by_a_browser_in_both_themes(files, run_cli):
+    """The two pictures differ, and neither is blank."""
+    page, sizes = files / "page.html", []
+    run_cli("report", str(files / "bench.json"), "--format", "html", "-o", str(page))
+    for scheme in ("0", "1"):  # dark, light
+        picture = files / f"{scheme}.png"
+        subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
+             f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}",
+             f"file://{page}"],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+        sizes.append(picture.read_bytes())
+    assert sizes[0] != sizes[1]
+    assert min(map(len, sizes)) > 10_000
+
+
+def test_the_distribution_shows_every_sample_in_its_place():
+    root = ElementTree.fromstring(distribution(SEED2))
+    circles = [e for e in root.iter() if e.tag.endswith("circle")]
+    assert len(circles) == 4 * 3
+    rows = {c.get("class"): [] for c in circles}
+    for circle in circles:
+        rows[circle.get("class")].append(float(circle.get("cx")))
+    assert len(rows) == 4
+    assert all(places == sorted(places) for places in rows.values())
+    assert len({tuple(round(x) for x in places) for places in rows.values()}) == 1
+    texts = [e.text for e in root.iter() if e.tag.endswith("text")]
+    assert "plain@3.6, 21.09 us" in texts
+    assert {"-1.0%", "0%", "+1.0%"} <= set(texts)
+    assert distribution(replace(SEED2, timings=())) == ""
+
+
+def test_the_roofline_holds_its_points_under_the_roof():
+    points = [Point("low", 1.0, 2.0), Point("high", 400.0, 500.0)]
+    root = ElementTree.fromstring(roofline(points, ROOF))
+    circles = [e for e in root.iter() if e.tag.endswith("circle")]
+    low, high = ((float(c.get("cx")), float(c.get("cy"))) for c in circles)
+    assert low[0] < high[0]
+    assert low[1] > high[1]
+    assert roofline([], ROOF) == ""
+
+
+MARKED = """# Title
+
+<!-- sparsekit report bench.json --section overview -->
+<!-- /sparsekit report -->
+
+text
+"""
+
+
+def test_marked_tables_are_made_and_held(files, run_cli):
+    page = files / "page.md"
+    page.write_text(MARKED)
+    assert run_cli("report", "--check", "page.md", cwd=files).returncode == 1
+    assert run_cli("report", "--update", "page.md", cwd=files).returncode == 0
+    assert "plain@3.8 36.89 us" in page.read_text()
+    assert page.read_text().endswith("\n\ntext\n")
+    assert run_cli("report", "--check", "page.md", cwd=files).returncode == 0
+    page.write_text(page.read_text().replace("36.89", "36.88"))
+    done = run_cli("report", "--check", "page.md", cwd=files)
+    assert done.returncode == 1
+    assert "36.88 us" in done.stdout
+    assert "36.89 us" in done.stdout
+    assert "1 marked tables, 1 differ" in done.stdout
+
+
+def test_a_result_that_changes_is_seen(files):
+    page = files / "page.md"
+    page.write_text(MARKED)
+    page.write_text(updated(page, files))
+    assert [b.first_difference for b in blocks_in(page, files)] == [None]
+    changed = replace(SEED2, timings=(replace(SEED2.timings[0], time_s=1.0), *SEED2.timings[1:]))
+    (files / "bench.json").write_text(json.dumps(bench_data(changed)))
+    assert [b.first_difference is None for b in blocks_in(page, files)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("marker", "told"),
+    [
+        ("bench.json", "at least one --section"), ("--section times", "names result files"),
+        ("bench.json --section no", "no section is called"), ("none.json --section times", "none"),
+        ("bench.json --section times --what x", "unknown option"),
+        ("bench.json --section times --case no_such", "gives nothing"),
+    ],
+)  # fmt: skip
+def test_markers_that_do_not_read(files, marker, told):
+    page = files / "page.md"
+    page.write_text(MARKED.replace("bench.json --section overview", marker))
+    with pytest.raises(UsageError, match=told):
+        list(blocks_in(page, files))
+
+
+def test_a_marker_without_its_end(files):
+    page = files / "page.md"
+    page.write_text(MARKED.replace("<!-- /sparsekit report -->\n", ""))
+    with pytest.raises(UsageError, match="marker"):
+        list(blocks_in(page, files))
