@@ -7,7 +7,8 @@ warp knows an agent's accesses up to some time; an earlier access is ordered bef
 does next, a later one is not. Of kernels with asynchronous operations a second part of what a warp
 knows says the same of accesses that a proxy fence has made visible to the async proxy, a third one
 of those in global memory; with tensor memory a fourth part says it of operations that
-tcgen05.fence::before_thread_sync has ordered.
+tcgen05.fence::before_thread_sync has ordered. What only has happened, whoever may see it, is the
+last part, of warps alone: relaxed arrivals and those of copies pass on that much.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _FOREVER = np.iinfo(np.int32).max
 class Clocks:
     """known: int32 [warps of the batch, width], the packed time up to which it knows.
 
-    width: the agents of a unit, once for each part. ordered: what tcgen05.fence::after_thread_sync
-    has ordered before the warp's operations on tensor memory.
+    width: the agents of a unit, once for each part, and its warps. ordered: what
+    tcgen05.fence::after_thread_sync has ordered before the warp's operations on tensor memory.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class Clocks:
         self.kinds = BARRIER_AGENT if self.proxies else _PLAIN_KINDS
         self.agents = self.kinds * warps_per_unit + barriers
         self._parts = 4 if tensor_memory else 3 if self.proxies else 1
-        self.width = self.agents * self._parts
+        self.happened = self.agents * self._parts  # where the last part starts
+        self.width = self.happened + (warps_per_unit if self.proxies else 0)
         self._bits = int(self.agents).bit_length()
         self.agent_mask = np.int32((1 << self._bits) - 1)
         self._last = (1 << (31 - self._bits)) - 2
@@ -67,6 +69,8 @@ class Clocks:
         self.known[:] = self.agent_mask
         for kind in self._own_kinds():
             self.known[rows, kind * self.warps + self.warp_of_row] = _FOREVER
+        if self.proxies:
+            self.known[rows, self.happened + self.warp_of_row] = _FOREVER
         if self.ordered.size:
             self.ordered[:] = self.agent_mask
             for kind in _TENSOR_KINDS:
@@ -131,7 +135,15 @@ class Clocks:
         index = np.arange(len(rows))
         for kind in self._own_kinds():
             known[index, kind * self.warps + own] = self.until_now()
+        if self.proxies:
+            known[index, self.happened + own] = self.until_now()
         return known
+
+    def only_happened(self, known: Array) -> Array:
+        """Of what is known, what has happened before: nothing of it need be visible."""
+        kept = np.zeros_like(known)
+        kept[..., self.happened :] = known[..., self.happened :]
+        return kept
 
     def _part(self, part: int) -> slice:
         return slice(part * self.agents, (part + 1) * self.agents)

@@ -49,10 +49,12 @@ class ClusterBarrier:
         self._arrived[threads] += 1
         rows = convoy.warps(mask)
         if machine.log is not None:
-            known = machine.log.release(rows) if release else self._published[rows]
-            fenced = None if release else machine.fences.passed_on(rows)
-            if fenced is not None:
-                known = np.maximum(known, fenced)
+            known = machine.log.release(rows)
+            if not release:
+                happened = machine.clocks.only_happened(known)
+                known = np.maximum(self._published[rows], happened)
+                fenced = machine.fences.passed_on(rows)
+                known = known if fenced is None else np.maximum(known, fenced)
             np.maximum.at(self._arriving, self._unit[rows * WARP], known)
         self._complete(np.unique(self._unit[threads]))
 

@@ -75,7 +75,10 @@ class Copy:
 
 
 class CopyArrival:
-    """cp.async.mbarrier.arrive of one warp: its lanes arrive when its copies so far have ended."""
+    """cp.async.mbarrier.arrive of one warp: its lanes arrive when its copies so far have ended.
+
+    known: the copies, and what has happened before the arrival was issued.
+    """
 
     stream = None
 
@@ -186,9 +189,9 @@ class CopyGroups:
                 arrivals.append((barrier, thread))
             known = None
             if machine.log is not None:
-                known = machine.clocks.nothing()
-                agent = machine.clocks.agents_of(np.array([row]), COPY_AGENT)
-                known[agent] = machine.clocks.until_now()
+                clocks, rows = machine.clocks, np.array([row])
+                known = clocks.only_happened(clocks.released(rows)[0])  # before it is issued
+                known[clocks.agents_of(rows, COPY_AGENT)] = clocks.until_now()
             machine.engine.issue(CopyArrival(machine, row, self._serial, arrivals, known, at))
         machine.clocks.tick()
 

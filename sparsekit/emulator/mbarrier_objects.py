@@ -39,8 +39,7 @@ class MBarrier:
     """One mbarrier. index: its byte in the machine's shared memory; agent: of its copies.
 
     arriving: what is known so far of those who arrived in this phase; completed: of those of all
-    phases before; before_end: all that is ordered before the end of the phase. seen: by row of a
-    warp, when it saw the last phase complete.
+    phases before. seen: by row of a warp, when it saw the last phase complete.
     """
 
     index: int
@@ -51,7 +50,6 @@ class MBarrier:
     stamp: int
     arriving: Array
     completed: Array
-    before_end: Array
     pending: int = 0
     tx_bytes: int = 0
     phase: int = 0

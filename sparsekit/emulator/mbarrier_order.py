@@ -21,7 +21,7 @@ class MBarrierOrder:
         """Whoever ends an mbarrier must know that all have seen its last phase."""
         clocks = self._machine.clocks
         for row, (stamp, waited_at) in barrier.seen.items():
-            if clocks.known[thread // WARP, int(clocks.warp_of_row[row])] < stamp:
+            if clocks.known[thread // WARP, clocks.happened + clocks.warp_of_row[row]] < stamp:
                 text = self._texts.ends_early(barrier, row, waited_at)
                 self._machine.fault("mbarrier", text, at, thread)
 
@@ -45,7 +45,6 @@ class MBarrierOrder:
         """A phase must not end before all have seen the one before end."""
         clocks = self._machine.clocks
         for row, (stamp, waited_at) in barrier.seen.items():
-            agent = int(clocks.warp_of_row[row])
-            if barrier.before_end[agent] < stamp:
+            if barrier.arriving[clocks.happened + clocks.warp_of_row[row]] < stamp:
                 text = self._texts.overrun(barrier, row, waited_at)
                 self._machine.fault("mbarrier", text, at, thread)

@@ -64,8 +64,7 @@ class MBarriers:
             stamp = clocks.stamp() + int(clocks.agents_of(np.array([maker]), INIT_AGENT)[0])
             barrier = MBarrier(
                 place, count, clocks.barrier_agent(self._number(place)), at, maker, stamp,
-                clocks.nothing(), clocks.nothing(),
-                clocks.nothing(), count,
+                clocks.nothing(), clocks.nothing(), count,
             )  # fmt: skip
             self._objects[place] = barrier
 
@@ -135,10 +134,7 @@ class MBarriers:
             if self._machine.log is not None:
                 rows = np.unique(mine // WARP)
                 known = self._machine.log.release(rows).max(axis=0)
-                self._learn(barrier, known, passes_on=releases)
-                fenced = None if releases else self._machine.fences.passed_on(rows)
-                if fenced is not None:
-                    self._learn(barrier, fenced, passes_on=True)
+                self._learn(barrier, known if releases else self._passed_on(known, rows))
             for thread in mine.tolist():
                 lane = thread - convoy.lo
                 states[lane] = barrier.phase << 32 | barrier.pending
@@ -163,11 +159,15 @@ class MBarriers:
             self._machine.fault("mbarrier", text, at, thread)
         self.settle(barrier, at, thread)
 
+    def _passed_on(self, known: Array, rows: Array) -> Array:
+        """What of all that they know the warps pass on by a relaxed arrival."""
+        passed = self._machine.clocks.only_happened(known)
+        fenced = self._machine.fences.passed_on(rows)
+        return passed if fenced is None else np.maximum(passed, fenced)
+
     @staticmethod
-    def _learn(barrier: MBarrier, known: Array, *, passes_on: bool) -> None:
-        np.maximum(barrier.before_end, known, out=barrier.before_end)
-        if passes_on:
-            np.maximum(barrier.arriving, known, out=barrier.arriving)
+    def _learn(barrier: MBarrier, known: Array) -> None:
+        np.maximum(barrier.arriving, known, out=barrier.arriving)
 
     def expect(self, barrier: MBarrier, tx_bytes: int) -> None:
         barrier.tx_bytes += tx_bytes
@@ -178,20 +178,20 @@ class MBarriers:
     ) -> None:
         """Bytes have come; known: what their issuer knew, and what of the copy is known now.
 
-        None where a thread says so, which passes on nothing.
+        None where a thread says so, which makes nothing visible.
         """
         barrier.tx_bytes -= tx_bytes
         if known is not None:
-            self._learn(barrier, known, passes_on=True)
+            self._learn(barrier, known)
         elif self._machine.log is not None:
             own = self._machine.log.release(np.array([thread // WARP]))[0]
-            self._learn(barrier, own, passes_on=False)
+            self._learn(barrier, self._machine.clocks.only_happened(own))
         self.settle(barrier, at, thread)
 
     def arrive_later(self, barrier: MBarrier, known: Array | None, at: int, thread: int) -> None:
         """One arrival by an asynchronous operation."""
         if known is not None:
-            self._learn(barrier, known, passes_on=True)
+            self._learn(barrier, known)
         self._count(barrier, 1, at, thread, True)
 
     def settle(self, barrier: MBarrier, at: int, thread: int) -> None:
@@ -204,7 +204,7 @@ class MBarriers:
             machine.log.flush()
             self.order.check_overrun(barrier, at, thread)
             np.maximum(barrier.completed, barrier.arriving, out=barrier.completed)
-            barrier.arriving[:] = barrier.before_end[:] = 0
+            barrier.arriving[:] = 0
         barrier.phase += 1
         barrier.pending = barrier.expected
         barrier.seen.clear()
@@ -254,6 +254,7 @@ class MBarriers:
             machine.log.acquire(rows, barrier.completed)
         else:
             machine.fences.learn_later(rows, barrier.completed)
+            machine.log.acquire(rows, machine.clocks.only_happened(barrier.completed))
         now = machine.clocks.stamp()
         for row in rows.tolist():
             barrier.seen[row] = (now, wait.at)

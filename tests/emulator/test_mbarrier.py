@@ -243,6 +243,41 @@ def test_phase_overrun(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize(
+    "arrival",
+    [
+        "@p0 cp.async.mbarrier.arrive.noinc.shared::cta.b64 [r0];",
+        "@p0 mbarrier.arrive.relaxed.cta.shared.b64 _, [r0];",
+    ],
+)
+def test_arrivals_that_release_nothing_come_after_what_they_follow(schedule, arrival):
+    """One that follows a wait for those that take ends no phase before they have seen the last."""
+    options = {"shared": SHARED, "schedule": schedule}
+    good = OVERRUN.format(guard="").replace("@p0 mbarrier.arrive.shared.b64 _, [r0];", arrival)
+    assert arrival in good
+    assert kinds(good, {}, 96, **options) == []
+    assert kinds(good.replace("[r5], 64;", "[r5], 32;"), {}, 96, **options)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_an_arrival_of_copies_passes_on_no_stores(schedule):
+    """What its thread has stored before is not ordered by it: only the copies are."""
+    body = (
+        INIT.format(32)
+        + """
+    mad.lo.u32 r1, tid, 4, r5; setp.ge.u32 p1, tid, 32; @p1 bra TAKE; st.shared.u32 [r1], tid;
+    cp.async.mbarrier.arrive.noinc.shared::cta.b64 [r0]; bra END;
+    TAKE: mbarrier.try_wait.parity.shared.b64 p2, [r0], 0; @!p2 bra TAKE;
+    ld.shared.u32 r2, [r1+-128]; END:"""
+    )
+    options = {"shared": SHARED, "schedule": schedule}
+    assert "race" in kinds(body, {}, 64, **options)
+    ordered = body.replace("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [r0]",
+                           "mbarrier.arrive.shared.b64 _, [r0]")  # fmt: skip
+    assert kinds(ordered, {}, 64, **options) == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("noinc", [".noinc", ""])
 def test_arrivals_of_copies(schedule, noinc):
     """cp.async.mbarrier.arrive: the copies before it have ended when the phase has."""
