@@ -88,15 +88,10 @@ class CopyArrival:
     ) -> None:  # fmt: skip
         self._machine, self._row, self._serial = machine, row, serial
         self._arrivals, self._known, self._at = arrivals, known, at
-        self._before = None
-        if machine.log is not None:
-            self._before = machine.log.release(np.array([row]))[0].copy()
 
     def perform(self) -> None:
         self._machine.copies.force(self._row, self._serial)
         for barrier, thread in self._arrivals:
-            if self._before is not None:
-                self._machine.mbarriers._learn(barrier, self._before, passes_on=False)
             self._machine.mbarriers.arrive_later(barrier, self._known, self._at, thread)
 
 
