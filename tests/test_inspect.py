@@ -218,9 +218,9 @@ PREFILL = {"LDGSTS": {"16": 16}}
 
 
 @pytest.mark.parametrize("arch", ["8.0", "9.0", "10.0"])
-def test_kv_rows_are_gathers_and_indices_are_not(run_cli, arch):
+def test_kv_rows_are_gathers_and_indices_are_not(run_shipped, arch):
     """The prefill's 16 rows of 16 bytes; neither q, nor the indices, nor a loaded count."""
-    entries = inspect(run_cli, "triton/sparse_attn_paged:hint16", "--arch", arch)["entries"]
+    entries = inspect(run_shipped, "triton/sparse_attn_paged:hint16", "--arch", arch)["entries"]
     prefills = [e for e in entries if e["entry"] == "sparse_attn_paged_prefill"]
     assert [e["gathers"] for e in prefills] == [PREFILL, PREFILL]
     assert all(e["sass_loads"]["LDG"]["4"] >= 17 for e in prefills)  # indices among them
@@ -228,15 +228,15 @@ def test_kv_rows_are_gathers_and_indices_are_not(run_cli, arch):
     assert [e["gathers"] for e in merges] == [{}, {}]
 
 
-def test_the_gathers_of_cuda_are_the_16_byte_copies(run_cli):
-    for entry in inspect(run_cli, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]:
+def test_the_gathers_of_cuda_are_the_16_byte_copies(run_shipped):
+    for entry in inspect(run_shipped, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]:
         assert set(entry["gathers"]) == {"LDGSTS"}
         assert set(entry["gathers"]["LDGSTS"]) == {"16"}
         assert entry["facts"]["gather.count"] < sum(entry["sass_loads"]["LDGSTS"].values())
 
 
-def test_gated_pool_gathers_nothing(run_cli):
-    entries = inspect(run_cli, "gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
+def test_gated_pool_gathers_nothing(run_shipped):
+    entries = inspect(run_shipped, "gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
     assert len(entries) == 6
     assert [e["gathers"] for e in entries] == [{}] * 6
     with_gathers = [e for e in entries if "gather.min_bytes" in e["facts"]]
@@ -249,11 +249,11 @@ def test_the_second_call_disassembles_nothing(run_cli, only_tool):
     assert inspect(run_cli, CUDA, "--arch", "8.0", **only_tool("#!/bin/sh\nexit 1\n")) == first
 
 
-def test_resources_stand_beside_the_limits_of_the_arch(run_cli):
-    (entry,) = inspect(run_cli, CUDA, "--arch", "8.6")["entries"]
+def test_resources_stand_beside_the_limits_of_the_arch(run_shipped):
+    (entry,) = inspect(run_shipped, CUDA, "--arch", "8.6")["entries"]
     assert entry["shared_limit_bytes"] == 99 * 1024
     assert entry["threads"] == 128
     assert entry["facts"]["code_bytes"] > 0
-    (prefill, _) = inspect(run_cli, "cu/sparse_prefill:skip", "--arch", "9.0")["entries"]
+    (prefill, _) = inspect(run_shipped, "cu/sparse_prefill:skip", "--arch", "9.0")["entries"]
     assert prefill["facts"]["mma.HMMA.16816.F32.BF16"] == prefill["facts"]["mma.count"] > 0
     assert prefill["facts"]["barriers"] >= 2

@@ -20,7 +20,7 @@ from sparsekit.discover import Catalog
 from sparsekit.model.arch import Arch, parse_arch, parse_archs
 from sparsekit.model.toolchain import Toolchain
 from sparsekit.settings import load
-from sparsekit.toolchain.find import Toolchains
+from sparsekit.toolchain.find import Toolchains, toolchain_at
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 GEMM = str(KERNELS / "gemm_bf16")
@@ -34,15 +34,11 @@ NEWEST_NVRTC = "nvrtc-13.5.37"
 
 @pytest.fixture
 def built(run_cli, toolchain_data_dir):
-    def build(*args: str, code: int = 0) -> dict:
+    def build(*args: str, code: int = 0, **env: str) -> dict:
         done = run_cli(
-            "build",
-            *args,
-            "--format",
-            "json",
-            SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
-            timeout=900,
-        )
+            "build", *args, "--format", "json", SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
+            timeout=900, **env,
+        )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout)
 
@@ -76,14 +72,15 @@ def test_the_newest_nvrtc_compiles_it_right(built):
 
 
 @pytest.mark.toolchains
-def test_our_cuda_kernels_are_clean_under_the_newest_nvrtc(built):
-    result = built(f"sparse_prefill@{NEWEST_NVRTC}", "--arch", "all")
-    assert {a["status"] for a in result["artifacts"]} == {"built"}
+def test_our_cuda_kernels_are_clean_under_the_newest_nvrtc(built, shipped_store):
+    reference = f"sparse_prefill@{NEWEST_NVRTC}"
+    result = built(reference, "--arch", "all", SPARSEKIT_CACHE_DIR=str(shipped_store))
+    assert {a["toolchain"] for a in result["artifacts"]} == {NEWEST_NVRTC}
     assert_clean(result["artifacts"])
 
 
-def test_every_shipped_kernel_fits_every_arch(run_cli):
-    done = run_cli("build", "--arch", "all", "--format", "json", timeout=900)
+def test_every_shipped_kernel_fits_every_arch(run_shipped):
+    done = run_shipped("build", "--arch", "all", "--format", "json", timeout=900)
     assert done.returncode == 0, done.stdout
     artifacts = json.loads(done.stdout)["artifacts"]
     assert {a["arch"].rstrip("a") for a in artifacts} == set(SHARED_KB)
@@ -244,8 +241,9 @@ def test_a_library_that_was_changed_behind_its_package_s_back(tmp_path):
     settings = replace(load(cache_dir=tmp_path), data_dir=tmp_path / "data")
 
     def found() -> Toolchain:
-        beside = [t for t in Toolchains(settings).all("cuda") if library.is_relative_to(t.site)]
-        return Toolchains(settings)._as_it_is(beside[0])
+        toolchain = toolchain_at("cuda", [str(library.parents[3])])
+        assert toolchain is not None
+        return Toolchains(settings)._as_it_is(toolchain)
 
     intact = found()
     assert intact.altered == ()
