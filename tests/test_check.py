@@ -384,13 +384,16 @@ def test_placement_pads_shifts_and_keeps_aliases():
     assert int(torch.isnan(memory).sum()) == len(memory) - 12
 
 
+MANY = 30_000  # rows or tokens: seconds each to make
+
+
 def test_every_case_of_every_op_makes_inputs_that_its_op_takes():
     from sparsekit.operators.arguments import bind, checked_call
 
     for op in OPS.values():
         reference = load_reference(op)
         for case in op.cases:
-            if "perf" in case.tags or case.name.startswith(("tokens_6", "groups_", "far")):
+            if "perf" in case.tags or max(case.dims.values()) >= MANY:
                 continue
             inputs = place_inputs(reference.make_inputs(case, op.probes[0]), case, CPU)
             checked_call(op, bind(op, [], inputs), None)
