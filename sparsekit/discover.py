@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+from sparsekit.argument_sources import check_argument_sources
 from sparsekit.errors import SpecError, ToolchainError, UsageError
 from sparsekit.files import expanded, is_folder
 from sparsekit.model.kernel import LANG_PREFIXES, Address, Kernel
@@ -142,6 +143,7 @@ class Catalog:
         """
         op = self._op_by_name(kernel)
         validate_against_op(kernel, op)
+        check_argument_sources(kernel, op)
         return op
 
     def _op_by_name(self, kernel: Kernel) -> Op:

@@ -401,7 +401,7 @@ def test_too_much_shared_memory_names_need_and_limit(run_cli, tmp_path):
         (TRITON, 'Arg("columns", "i32"),', "", "columns"),
         (TRITON, '{"BLOCK": 64}', "{}", "compile-time parameter BLOCK"),
         (TRITON, '{"BLOCK": 64}', '{"BLOCK": 60}', "power of 2"),
-        (TRITON, 'Arg("alpha", "fp32")', 'Arg("beta", "fp32")', "'beta'"),
+        (TRITON, 'Arg("alpha", "fp32")', 'Arg("beta", "fp32", "alpha")', "'beta'"),
     ],
 )  # fmt: skip
 def test_a_spec_that_does_not_match_its_source(kernel, old, new, told, run_cli, tmp_path):
