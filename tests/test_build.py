@@ -421,7 +421,27 @@ def test_a_compiler_error_has_file_and_line(run_cli, tmp_path):
     _replace(folder / "scale.cuh", "x * alpha", "x * beta")
     done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
     assert done.returncode == 5
-    assert 'scale.cuh(4): error: identifier "beta" is undefined' in done.stdout
+    assert f'\n{folder}/scale.cuh(4): error: identifier "beta" is undefined' in done.stdout
+    _replace(folder / "scale.cuh", "x * beta", "x * alpha")
+    _replace(folder / "kernel.cu", "= alpha;", "= beta;")
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
+    assert f'\n{folder}/kernel.cu(6): error: identifier "beta" is undefined' in done.stdout
+
+
+def test_a_variable_that_the_source_never_set_is_told_with_its_line(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _replace(folder / "kernel.cu", "  factor[threadIdx.x] = alpha;", "  float sum;")
+    _replace(folder / "kernel.cu", "factor[threadIdx.x]);", "sum);\n    sum += alpha;")
+    build = ("build", str(folder) + ":plain", "--arch", "8.0")
+    plain, lines = run_cli(*build), run_cli(*build, "--lineinfo")
+    for done in (plain, lines):
+        assert done.returncode == 5, done.stdout + done.stderr
+        assert "before its definition on every path" in done.stdout
+        assert "either the source reads a variable that it has not set" in done.stdout
+        assert "or the compiler moved the read" in done.stdout
+    assert "build with --lineinfo to have the line of the source" in plain.stdout
+    assert f"({folder}/scale.cuh:4:" in lines.stdout
+    assert "build with --lineinfo" not in lines.stdout
 
 
 @pytest.mark.parametrize(
