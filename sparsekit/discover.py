@@ -79,7 +79,12 @@ class Catalog:
         for root in (*_shipped_roots(), *self._extra):
             if not root.is_dir():
                 raise UsageError(f"{self._origin}: {root}: expected a folder of kernel folders")
-            found += [root] if (root / "spec.py").is_file() else _kernel_folders(root)
+            here = [root] if (root / "spec.py").is_file() else _kernel_folders(root)
+            if not here:
+                raise UsageError(
+                    f"{self._origin}: {root}: there is no spec.py in it, nor in a folder in it"
+                )
+            found += here
         return tuple(dict.fromkeys(found))
 
     @cached_property
