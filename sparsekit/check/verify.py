@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,7 @@ from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import Finding, OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
 from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
+from sparsekit.spec_file import ask
 
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
@@ -79,12 +81,52 @@ class Workload:
 def make_workload(
     op: Op, reference: ModuleType, case: Case, probe: str, device: torch.device
 ) -> Workload:
-    """The case's data on the device. Raises Unrunnable when it does not fit there."""
-    inputs = reference.make_inputs(case, probe)
+    """The case's data on the device. Raises Unrunnable when it does not fit there, SpecError when
+    it cannot be made."""
+    inputs = _asked(op, case, reference, "make_inputs", case, probe)
     try:
         return Workload(op, case, probe, device, place_inputs(inputs, case, device))
     except torch.OutOfMemoryError as error:
         raise Unrunnable(f"not enough memory on {device} for this case") from error
+
+
+def _asked(
+    op: Op, case: Case, reference: ModuleType, function: str, *args: Any
+) -> Mapping[str, Any]:
+    """What a function of the op's reference.py gives. Raises SpecError when it raises anything but
+    that the device has no memory left."""
+    what = f"{function}() of op {op.name}, case {case.name!r}"
+    try:
+        given: Mapping[str, Any] = ask(
+            _reference_file(op), what, getattr(reference, function), *args, kind=Mapping[str, Any]
+        )
+    except SpecError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise error.__cause__ from None
+        raise
+    return given
+
+
+def _asked_of_outputs(
+    workload: Workload, reference: ModuleType, function: str, outputs: Mapping[str, torch.Tensor],
+    *args: Any,
+) -> Mapping[str, torch.Tensor]:  # fmt: skip
+    """The same, with a tensor for each output, of its shape."""
+    op, case = workload.op, workload.case
+    given = _asked(op, case, reference, function, workload.inputs, *args)
+    for name, output in outputs.items():
+        tensor = given.get(name)
+        found = list(tensor.shape) if isinstance(tensor, torch.Tensor) else tensor
+        if found != list(output.shape):
+            raise SpecError(
+                f"{_reference_file(op)}: {function}() of op {op.name}, case {case.name!r}: {name} "
+                f"must be a tensor {list(output.shape)}, found {found}"
+            )
+    return given
+
+
+def _reference_file(op: Op) -> Path:
+    return op.folder / "reference.py"
 
 
 @dataclass(frozen=True)
@@ -129,11 +171,12 @@ def verify_reference(
             continue
         ended = [r for r in runs if not r.ran.stopped]
         ran.append((subject, ended[0] if ended else None, _steady(blank, runs)))
-    if all(run is None for _, run, _ in ran):
+    outputs = next((run.outputs for _, run, _ in ran if run is not None), None)
+    if outputs is None:
         yield from (result for _, _, result in ran)
         return
-    expected = reference.reference(workload.inputs)
-    bounds = reference.tolerance(workload.inputs, expected)
+    expected = _asked_of_outputs(workload, reference, "reference", outputs)
+    bounds = _asked_of_outputs(workload, reference, "tolerance", outputs, expected)
     for _, run, result in ran:
         if run is None:
             yield result
