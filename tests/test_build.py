@@ -139,6 +139,25 @@ def test_what_can_change_the_bytes_changes_the_key(change, run_cli, tmp_path):
     assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
 
 
+def test_the_name_of_an_entry_is_part_of_the_key(run_cli, tmp_path):
+    """ptxas allots registers by it."""
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    plan = ("build", f"{folder}:plain", "--arch", "8.0", "-n", "--format", "json")
+
+    def key() -> str:
+        return json.loads(run_cli(*plan).stdout)["jobs"][0]["key"]
+
+    spec, before = (folder / "spec.py").read_text(), key()
+    (folder / "spec.py").write_text(
+        spec.replace('"scale",\n            (', '"renamed",\n            (').replace(
+            'Launch("scale"', 'Launch("renamed"'
+        )
+    )
+    assert key() != before
+    (folder / "spec.py").write_text(spec)
+    assert key() == before
+
+
 def test_a_file_beside_a_triton_source_is_part_of_the_key(run_cli, tmp_path):
     folder = copy(TRITON, tmp_path / "scale_triton")
     before = build(run_cli, str(folder), "--arch", "8.0")
@@ -477,7 +496,9 @@ def test_an_assembler_that_the_user_chose_is_used_and_said(run_cli, tmp_path):
     told = next(line for line in done.stdout.splitlines() if "does not know sm_80" in line)
     assert str(stub) in told
     assert "12.8" in told
+    assert "that of CUDA 11.0 is the first that does" in told
     assert "TRITON_PTXAS_PATH" in told
+    assert list((tmp_path / "store").glob("v1/*/*/manifest.json")) == []
     assert "Traceback" not in done.stdout + done.stderr
     stub.write_text("#!/bin/sh\nexit 1\n")
     refused = run_cli("build", TRITON, "--arch", "8.0", TRITON_PTXAS_PATH=str(stub))

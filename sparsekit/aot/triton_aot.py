@@ -18,6 +18,7 @@ from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
 from sparsekit.aot.triton_source import load_source
 from sparsekit.errors import CompileError, SpecError, ToolchainError
 from sparsekit.model.arch import parse_arch
+from sparsekit.model.toolchain import FIRST_PTXAS
 
 _WARP_SIZE = 32
 _UNKNOWN_GPU = re.compile(r"[^\n]*not defined for option 'gpu-name'[^\n]*")
@@ -165,6 +166,7 @@ def _failure(error: Exception, arch: str, printed: str) -> Exception:
     tool = knobs.nvidia.ptxas_blackwell if modern else knobs.nvidia.ptxas
     variable = "TRITON_PTXAS_BLACKWELL_PATH" if modern else "TRITON_PTXAS_PATH"
     return ToolchainError(
-        f"ptxas {tool.version} ({tool.path}) does not know {arch}: {told[0].strip()}; use a newer "
+        f"ptxas {tool.version} ({tool.path}) does not know {arch}: {told[0].strip()}; that of CUDA "
+        f"{FIRST_PTXAS[parse_arch(arch).compute_capability]} is the first that does: use a newer "
         f"Triton, or set {variable} to a ptxas that knows it"
     )
