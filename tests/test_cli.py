@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 
 from sparsekit.cli.device import gpu_of
+from sparsekit.discover import Catalog
 from sparsekit.errors import GpuError
 from sparsekit.model.call import Device
 from sparsekit.runtime.probe import Probe
@@ -199,6 +200,43 @@ def test_without_a_gpu_run_exits_6_and_so_does_verify_when_nothing_is_built(run_
         assert "see sparsekit doctor" in done.stderr
         assert ("--device cpu" in done.stderr) == (args[0] != "bench")
         assert done.stdout == ""
+
+
+def test_an_op_is_listed_with_all_that_it_takes(run_cli):
+    lines = run_cli("list", CUDA).stdout.splitlines()
+    at = lines.index("scale")
+    assert [line.split()[2] for line in lines[2:at] if line] == ["plain"]
+    assert [" ".join(line.split()) for line in lines[at:] if "──" not in line] == [
+        "scale", "out = alpha * x.", "",
+        "Arguments", "argument role type shape must be",
+        "x input fp32 [rows, columns] –", "alpha input, 2.0 if not given float scalar –",
+        "out output fp32 [rows, columns] –", "",
+        "What run --set takes", "name mostly takes",
+        "rows a size", "columns a size", "x_pad 0 a size", "x_offset 0 a size", "",
+        "Cases", "case tags rows columns and",
+        "small smoke sanitize 7 64", "padded corner 7 60 x_pad=3 x_offset=1", "empty corner 0 64",
+    ]  # fmt: skip
+
+
+def test_every_op_is_listed_for_machines(run_cli):
+    found = json.loads(run_cli("list", "*", "--format", "json").stdout)
+    ops = Catalog().ops
+    assert sorted(told["op"] for told in found["ops"]) == sorted(ops)
+    for told in found["ops"]:
+        op = ops[told["op"]]
+        assert told["summary"] == op.summary
+        assert [i["name"] for i in told["inputs"]] == [i.name for i in op.inputs]
+        assert [tuple(o["shape"]) for o in told["outputs"]] == [o.shape for o in op.outputs]
+        assert {c["name"]: c["dims"] for c in told["cases"]} == {c.name: c.dims for c in op.cases}
+        assert [tuple(c["tags"]) for c in told["cases"]] == [c.tags for c in op.cases]
+    prefill = next(o for o in found["ops"] if o["op"] == "sparse_prefill")
+    assert prefill["inputs"][0] == {
+        "name": "q", "kind": "tensor", "dtypes": ["bf16"], "shape": ["s_q", "h_q", "d_qk"],
+        "optional": False, "divisible_by": 16, "stride_divisible_by": 8,
+    }  # fmt: skip
+    assert prefill["inputs"][3] == {"name": "sm_scale", "kind": "scalar", "type": "float"}
+    assert prefill["inputs"][4]["default"] == 512
+    assert prefill["known_values"]["values"] == ["normal", "nan", "inf"]
 
 
 def test_the_cpu_is_offered_where_it_serves():
