@@ -76,23 +76,9 @@ def _arguments(op: Op) -> list[tuple[str | None, ...]]:
         role = "output" if argument in op.outputs else "input"
         if argument.optional:
             role += f", with return_{argument.name}" if role == "output" else " or None"
-        rows.append(
-            (argument.name, role, " ".join(argument.dtypes), _shape(argument), _layout(argument))
-        )
+        types, layout = " ".join(argument.dtypes), argument.layout_text or None
+        rows.append((argument.name, role, types, argument.shape_text, layout))
     return rows
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"[{', '.join(map(str, tensor.shape))}]"
-
-
-def _layout(tensor: Tensor) -> str | None:
-    wanted = []
-    if tensor.divisible_by > 1:
-        wanted.append(f"at a multiple of {tensor.divisible_by} bytes")
-    if tensor.stride_divisible_by > 1:
-        wanted.append(f"of strides that are multiples of {tensor.stride_divisible_by} elements")
-    return ", ".join(wanted) or None
 
 
 def _settings(op: Op) -> list[tuple[str, str, str]]:

@@ -99,6 +99,12 @@ def test_a_wrong_spec_is_a_broken_folder_that_names_the_field(wrong, folder):
 
 WRONG_OPS = {
     "inputs": ('inputs=(Tensor("x"', 'inputs=("x", Tensor("x"', r"inputs\[0\] must be Tensor or"),
+    "keyword": ('Scalar("alpha"', 'Scalar("lambda"', "argument 'lambda' is a word of Python"),
+    "on demand": ('Scalar("alpha", "float", default=2.0)),\n    outputs=(Tensor("out", ("rows", '
+                  '"columns"), ("fp32",)),)',
+                  'Scalar("return_out", "float")), outputs=(Tensor("y", ("rows",), ("fp32",)), '
+                  'Tensor("out", ("rows",), ("fp32",), optional=True))',
+                  "argument 'return_out' stands 2 times"),
     "shape": ('("rows", "columns"), ("fp32",)),)', '"rows", ("fp32",)),)', "shape must be a tuple"),
     "dtypes": ('("fp32",)), Scalar', '("fp33",)), Scalar', "unknown element type 'fp33'"),
     "outputs": ("outputs=(Tensor", "outputs=() and (Tensor", "no output"),
