@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
+from sparsekit.check.reference import asked, asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
 from sparsekit.errors import (
     ArgumentError,
@@ -32,7 +32,6 @@ from sparsekit.model.op import Case, Op, Tensor
 from sparsekit.model.results import Finding, OutputCheck, VerifyResult
 from sparsekit.operators.arguments import output_dtype, shape_of
 from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
-from sparsekit.spec_file import ask
 
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
@@ -83,50 +82,11 @@ def make_workload(
 ) -> Workload:
     """The case's data on the device. Raises Unrunnable when it does not fit there, SpecError when
     it cannot be made."""
-    inputs = _asked(op, case, reference, "make_inputs", case, probe)
+    inputs = asked(op, case, reference, "make_inputs", case, probe)
     try:
         return Workload(op, case, probe, device, place_inputs(inputs, case, device))
     except torch.OutOfMemoryError as error:
         raise Unrunnable(f"not enough memory on {device} for this case") from error
-
-
-def _asked(
-    op: Op, case: Case, reference: ModuleType, function: str, *args: Any
-) -> Mapping[str, Any]:
-    """What a function of the op's reference.py gives. Raises SpecError when it raises anything but
-    that the device has no memory left."""
-    what = f"{function}() of op {op.name}, case {case.name!r}"
-    try:
-        given: Mapping[str, Any] = ask(
-            _reference_file(op), what, getattr(reference, function), *args, kind=Mapping[str, Any]
-        )
-    except SpecError as error:
-        if isinstance(error.__cause__, torch.OutOfMemoryError):
-            raise error.__cause__ from None
-        raise
-    return given
-
-
-def _asked_of_outputs(
-    workload: Workload, reference: ModuleType, function: str, outputs: Mapping[str, torch.Tensor],
-    *args: Any,
-) -> Mapping[str, torch.Tensor]:  # fmt: skip
-    """The same, with a tensor for each output, of its shape."""
-    op, case = workload.op, workload.case
-    given = _asked(op, case, reference, function, workload.inputs, *args)
-    for name, output in outputs.items():
-        tensor = given.get(name)
-        found = list(tensor.shape) if isinstance(tensor, torch.Tensor) else tensor
-        if found != list(output.shape):
-            raise SpecError(
-                f"{_reference_file(op)}: {function}() of op {op.name}, case {case.name!r}: {name} "
-                f"must be a tensor {list(output.shape)}, found {found}"
-            )
-    return given
-
-
-def _reference_file(op: Op) -> Path:
-    return op.folder / "reference.py"
 
 
 @dataclass(frozen=True)
@@ -175,8 +135,9 @@ def verify_reference(
     if outputs is None:
         yield from (result for _, _, result in ran)
         return
-    expected = _asked_of_outputs(workload, reference, "reference", outputs)
-    bounds = _asked_of_outputs(workload, reference, "tolerance", outputs, expected)
+    tell = partial(asked_of_outputs, workload.op, workload.case, reference, outputs)
+    expected = tell("reference", workload.inputs)
+    bounds = tell("tolerance", workload.inputs, expected)
     for _, run, result in ran:
         if run is None:
             yield result
