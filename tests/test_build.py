@@ -447,6 +447,19 @@ def test_a_compiler_error_has_file_and_line(run_cli, tmp_path):
     assert f'\n{folder}/kernel.cu(6): error: identifier "beta" is undefined' in done.stdout
 
 
+def test_an_error_of_triton_has_file_and_line_and_its_cause(run_cli, tmp_path):
+    folder = copy(TRITON, tmp_path / "scale_triton")
+    _replace(folder / "tiles.py", "return start", "return start + nothing")
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
+    assert done.returncode == 5
+    lines = done.stdout.splitlines()
+    calls = f"{folder}/kernel.py:12: CompilationError: at 4:17:"
+    cause = f"{folder}/tiles.py:8: CompilationError: at 2:19:"
+    assert lines.index(calls) < lines.index(cause)
+    assert "NameError('nothing is not defined')" in lines[lines.index(cause) :]
+    assert (folder / "tiles.py").read_text().splitlines()[7] == "    return start + nothing"
+
+
 def test_a_variable_that_the_source_never_set_is_told_with_its_line(run_cli, tmp_path):
     folder = copy(CUDA, tmp_path / "scale_cu")
     _replace(folder / "kernel.cu", "  factor[threadIdx.x] = alpha;", "  float sum;")
