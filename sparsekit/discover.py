@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+from sparsekit.argument_sources import check_argument_sources
 from sparsekit.errors import SpecError, ToolchainError, UsageError
 from sparsekit.files import expanded, is_folder
 from sparsekit.model.kernel import LANG_PREFIXES, Address, Kernel
@@ -78,7 +79,12 @@ class Catalog:
         for root in (*_shipped_roots(), *self._extra):
             if not root.is_dir():
                 raise UsageError(f"{self._origin}: {root}: expected a folder of kernel folders")
-            found += [root] if (root / "spec.py").is_file() else _kernel_folders(root)
+            here = [root] if (root / "spec.py").is_file() else _kernel_folders(root)
+            if not here:
+                raise UsageError(
+                    f"{self._origin}: {root}: there is no spec.py in it, nor in a folder in it"
+                )
+            found += here
         return tuple(dict.fromkeys(found))
 
     @cached_property
@@ -142,6 +148,7 @@ class Catalog:
         """
         op = self._op_by_name(kernel)
         validate_against_op(kernel, op)
+        check_argument_sources(kernel, op)
         return op
 
     def _op_by_name(self, kernel: Kernel) -> Op:

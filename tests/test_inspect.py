@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -99,6 +104,34 @@ def test_no_disassembler_anywhere(run_cli, only_tool):
     assert entry["sass_loads"] is None
     assert entry["ptx_loads"]["ld.global"]
     assert entry["registers"] > 0
+
+
+def on_a_terminal(store: Path, *args: str) -> str:
+    """What `sparsekit ARGS` shows on standard error where that is a terminal."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(store), "TERM": "xterm"}
+    command = [sys.executable, "-m", "sparsekit", *args]
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux tells that the other end was closed
+        while read := os.read(ours, 4096):
+            shown += read
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_a_terminal_shows_what_is_done_and_no_more(tmp_path):
+    built = on_a_terminal(tmp_path / "store", "build", CUDA, "--arch", "8.0")
+    assert "building" in built
+    assert "1/1" in built
+    looked = on_a_terminal(
+        tmp_path / "store", "inspect-sass", CUDA, "--arch", "8.0", "--no-build"
+    )  # fmt: skip
+    assert "building" not in looked
+    assert "reading code" in looked
+    assert "1/1" in looked
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ import pytest
 from conftest import ROOT
 
 from sparsekit.aot.options import compiler_options
-from sparsekit.aot.plan import Planner
+from sparsekit.aot.plan import Planner, Refusal, target_of
 from sparsekit.discover import Catalog
 from sparsekit.model.arch import Arch, parse_arch, parse_archs
-from sparsekit.model.toolchain import Toolchain
+from sparsekit.model.kernel import TRITON_TARGETS
+from sparsekit.model.toolchain import FIRST_PTXAS, Toolchain
 from sparsekit.settings import load
 from sparsekit.toolchain.find import Toolchains, toolchain_at
 
@@ -115,6 +116,25 @@ def readme_shared_bytes() -> dict[tuple[str, int, str], int]:
             found[f"sm_{number}", int(line[1]), "d_qk576"] = int(line[2])
             found[f"sm_{number}", int(line[1]), "d_qk512"] = int(line[3])
     return found
+
+
+def test_a_compiler_that_is_too_old_is_told_in_one_line():
+    (choice,) = Catalog().resolve([str(KERNELS / "scale_cu")])
+    library = Path("/cuda/libnvrtc.so.12")
+    old = Toolchain("cuda", "12.8.93", Path("/site"), "f", {"library": library})
+    refused = [target_of(choice.kernel, r, old) for r in parse_archs("10.3;11.0;12.1;12.0")]
+    for refusal, first in zip(refused, ("12.9", "13.0", "12.9"), strict=False):
+        assert isinstance(refusal, Refusal)
+        assert refusal.named
+        assert "\n" not in refusal.reason
+        assert "nvrtc-12.8.93 (/cuda/libnvrtc.so.12) does not know 1" in refusal.reason
+        assert f"; nvrtc {first} is the first that does" in refusal.reason
+        assert "--toolchain nvrtc-VERSION" in refusal.reason
+    assert refused[3] == Arch(12, 0)
+
+
+def test_every_target_of_triton_has_a_first_ptxas():
+    assert {parse_arch(t).compute_capability for t in TRITON_TARGETS} <= set(FIRST_PTXAS)
 
 
 @pytest.mark.toolchains

@@ -16,6 +16,7 @@ import torch
 
 from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
+from sparsekit.check.reference import asked, asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
 from sparsekit.errors import (
     ArgumentError,
@@ -79,8 +80,9 @@ class Workload:
 def make_workload(
     op: Op, reference: ModuleType, case: Case, probe: str, device: torch.device
 ) -> Workload:
-    """The case's data on the device. Raises Unrunnable when it does not fit there."""
-    inputs = reference.make_inputs(case, probe)
+    """The case's data on the device. Raises Unrunnable when it does not fit there, SpecError when
+    it cannot be made."""
+    inputs = asked(op, case, reference, "make_inputs", case, probe)
     try:
         return Workload(op, case, probe, device, place_inputs(inputs, case, device))
     except torch.OutOfMemoryError as error:
@@ -129,11 +131,13 @@ def verify_reference(
             continue
         ended = [r for r in runs if not r.ran.stopped]
         ran.append((subject, ended[0] if ended else None, _steady(blank, runs)))
-    if all(run is None for _, run, _ in ran):
+    outputs = next((run.outputs for _, run, _ in ran if run is not None), None)
+    if outputs is None:
         yield from (result for _, _, result in ran)
         return
-    expected = reference.reference(workload.inputs)
-    bounds = reference.tolerance(workload.inputs, expected)
+    tell = partial(asked_of_outputs, workload.op, workload.case, reference, outputs)
+    expected = tell("reference", workload.inputs)
+    bounds = tell("tolerance", workload.inputs, expected)
     for _, run, result in ran:
         if run is None:
             yield result

@@ -86,7 +86,7 @@ def command(
     from sparsekit.measure.condition import parse_condition
 
     wanted = [parse_condition(text) for text in conditions]
-    torch_device, gpu = gpu_of(device)
+    torch_device, gpu = gpu_of(device, or_cpu=False)
     watch = Watch(gpu.pci_bus_id)
     if watch.problem:
         say(watch.problem)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import FOLDER, output_options, say
-from sparsekit.errors import StoreError
+from sparsekit.errors import StoreError, UsageError
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
 from sparsekit.settings import NOWHERE, load
@@ -126,11 +127,24 @@ def clear(yes: bool, cache_dir: Path | None, form: str, output: Path | None) -> 
     root = _root(cache_dir)
     chosen = list(maintain.entries(root))
     if chosen and not yes:
-        click.confirm(f"Remove {len(chosen)} artifacts from {root}?", abort=True, err=True)
+        _confirm(f"Remove {len(chosen)} artifacts from {root}?")
     removed = _removed(root, chosen)
     if root.is_dir():
         Notes(root).clear()
     emit(removed, form, output)
+
+
+def _confirm(question: str) -> None:
+    """Go on when the answer is yes. Raises UsageError where nobody can answer."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # Ctrl-C, or the end of the input
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        raise UsageError("nobody is there to say yes; give --yes to remove them") from None
+    if not agreed:
+        raise click.Abort
 
 
 def _removed(root: Path, chosen: list[maintain.Stored]) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,10 +10,11 @@ from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Plan
 from sparsekit.cli.native import requested_archs
 from sparsekit.cli.options import say
+from sparsekit.cli.progress import shown
 from sparsekit.cli.session import Session
 from sparsekit.codegen.foreign import is_foreign
 from sparsekit.codegen.foreign_ledgers import ForeignReader
-from sparsekit.codegen.inspect import Inspector
+from sparsekit.codegen.inspect import Inspector, Reading
 from sparsekit.codegen.ledger import Ledger, Name
 from sparsekit.discover import Broken
 from sparsekit.errors import CompileError, ToolchainError, UsageError
@@ -49,6 +50,10 @@ class Inspected:
         return 0 if self.ledgers else UsageError.exit_code
 
 
+def _reading(steps: Iterator[Reading], total: int) -> Iterator[Reading]:
+    return shown(steps, total, "reading code", lines=False)
+
+
 class Looker:
     """Builds what is missing and reads its code."""
 
@@ -60,7 +65,7 @@ class Looker:
             say(str(error))
         notes = Notes(session.store.root)
         self.session, self._build = session, build
-        self.inspector = Inspector(notes, nvdisasm, session.settings.jobs)
+        self.inspector = Inspector(notes, nvdisasm, session.settings.jobs, _reading)
 
     def look(
         self, references: Sequence[str], toolchains: Sequence[str], arch: str | None

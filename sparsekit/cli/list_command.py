@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +11,49 @@ import click
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import output_options, place_options
 from sparsekit.cli.session import Session, open_session
-from sparsekit.discover import Catalog, Choice
+from sparsekit.discover import Broken, Choice
 from sparsekit.errors import SparsekitError
 from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest
+from sparsekit.model.op import Op
 from sparsekit.report.build import broken_data, broken_tables
 from sparsekit.report.document import Document, Lines, Table
+from sparsekit.report.ops import op_data, op_parts
 
 
 @click.command()
+@click.argument("references", metavar="[REF]...", nargs=-1)
 @place_options
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
-    output: Path | None,
+    ctx: click.Context, references: tuple[str, ...], kernel_dirs: tuple[Path, ...],
+    cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Kernels, ops, variants, archs, and what is built.
+
+    With a REF, an op or a kernel: what the op takes and gives, what run --set takes, and the cases.
 
     Kernel folders that cannot be used are listed with the reason, and make the exit code 3; what
     stops a kernel from being compiled is listed too, with that reason's code.
 
     \b
     sparsekit list
+    sparsekit list gated_pool
     sparsekit list --kernels ./mykernels --format json
     """
     session = open_session(cache_dir, kernel_dirs)
     catalog = session.catalog
-    listed = [_kernel(session, choice) for choice in catalog.resolve([])]
-    emit(_document([kernel for kernel, _ in listed], catalog), form, output)
-    codes = [b.exit_code for b in catalog.broken] + [p.exit_code for _, p in listed if p]
+    choices = catalog.resolve(references)
+    listed = [_kernel(session, choice) for choice in choices]
+    kernels = [kernel for kernel, _ in listed]
+    if references:
+        ops = list({choice.op.name: choice.op for choice in choices}.values())
+        emit(_document(kernels, ops, (), in_full=True), form, output)
+        broken: Sequence[Broken] = ()
+    else:
+        broken = catalog.broken
+        emit(_document(kernels, list(catalog.ops.values()), broken), form, output)
+    codes = [b.exit_code for b in broken] + [p.exit_code for _, p in listed if p]
     ctx.exit(max(codes, default=0))
 
 
@@ -69,6 +84,7 @@ def _kernel(session: Session, choice: Choice) -> tuple[dict[str, Any], Sparsekit
                 "name": v.name, "same_bits_as": v.same_bits_as, "built": built[v.name],
             }
             for v in kernel.variants
+            if v.name in choice.variants
         ],
         "instances": [{"name": i.name, "default": i.default} for i in kernel.instances],
         "problem": str(problem) if problem else None,
@@ -76,7 +92,11 @@ def _kernel(session: Session, choice: Choice) -> tuple[dict[str, Any], Sparsekit
     return data, problem
 
 
-def _document(kernels: list[dict[str, Any]], catalog: Catalog) -> Document:
+def _document(
+    kernels: list[dict[str, Any]], ops: Sequence[Op], broken: Sequence[Broken], *,
+    in_full: bool = False,
+) -> Document:  # fmt: skip
+    """in_full: the ops with all that they take."""
     columns = ("op", "kernel", "variant", "same bits as", "default targets", "built")
     rows = [
         (
@@ -88,15 +108,18 @@ def _document(kernels: list[dict[str, Any]], catalog: Catalog) -> Document:
     ]  # fmt: skip
     parts: list[Table | Lines] = [Table("", columns, rows)]
     parts += [Lines((f"{k['kernel']}: {k['problem']}",)) for k in kernels if k["problem"]]
-    parts += broken_tables(catalog.broken)
+    parts += broken_tables(broken)
+    parts += [part for op in ops for part in op_parts(op)] if in_full else []
     data = {
         "schema": 1,
         "kernels": kernels,
         "ops": [
-            {"op": op.name, "summary": op.summary, "cases": [c.name for c in op.cases]}
-            for op in catalog.ops.values()
+            op_data(op)
+            if in_full
+            else {"op": op.name, "summary": op.summary, "cases": [c.name for c in op.cases]}
+            for op in ops
         ],
-        "broken": broken_data(catalog.broken),
+        "broken": broken_data(broken),
     }
     return Document(data, tuple(parts))
 

@@ -68,7 +68,7 @@ def command(
         raise UsageError(f"{reference!r} means several ops; name one")
     op, contenders = groups[0]
     case = case_of(op, case_name, settings)
-    torch_device, gpu = gpu_of(device)
+    torch_device, gpu = gpu_of(device, or_cpu=False)
 
     from sparsekit.check.campaign import load_reference
     from sparsekit.check.verify import make_workload

@@ -67,7 +67,7 @@ class Session:
                     raise MissingArtifactError(f"{job} is not built; {job.build_command}")
         steps = execute(plan.jobs, self.store, workers=self.settings.jobs, force=force)
         place = {job.key: number for number, job in enumerate(plan.jobs)}
-        outcomes = shown(steps, len(plan.jobs), "building")
+        outcomes = shown(steps, len(plan.jobs), "building") if build else steps
         return sorted(outcomes, key=lambda outcome: place[outcome.job.key])
 
 

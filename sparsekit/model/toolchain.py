@@ -13,6 +13,13 @@ _FIRST_WITH: dict[Lang, dict[Capability, tuple[int, ...]]] = {
     "cuda": {(10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (13, 0), (12, 1): (12, 9)},
     "triton": {(10, 3): (3, 5), (10, 7): (3, 9), (11, 0): (3, 7), (12, 1): (3, 5)},
 }
+# The CUDA release whose ptxas has the target that Triton makes for it. Source: PTX ISA, "Release
+# Notes".
+FIRST_PTXAS: dict[Capability, str] = {
+    (8, 0): "11.0", (8, 6): "11.1", (8, 7): "11.4", (8, 8): "13.0", (8, 9): "11.8", (9, 0): "12.0",
+    (10, 0): "12.8", (10, 3): "12.9", (10, 7): "13.4", (11, 0): "13.0", (12, 0): "12.8",
+    (12, 1): "12.9",
+}  # fmt: skip
 _FIRST_WITH_ONE_NEW_PTXAS = (3, 9)  # Triton that assembles sm_90 too with ptxas-blackwell
 COMPILER_NAMES: dict[Lang, str] = {"cuda": "nvrtc", "triton": "triton"}
 
@@ -63,9 +70,11 @@ class Toolchain:
         if first is None or version_tuple(self.version) >= first:
             return None
         needed = ".".join(map(str, first))
+        name = COMPILER_NAMES[self.lang]
         return (
-            f"{self.id} does not know {format_capability(arch.compute_capability)}; "
-            f"{COMPILER_NAMES[self.lang]} {needed} is the first that does"
+            f"{self.id} ({self.tools.get('library', self.site)}) does not know "
+            f"{format_capability(arch.compute_capability)}; {name} {needed} is the first that "
+            f"does, and --toolchain {name}-VERSION takes another; see sparsekit toolchain list"
         )
 
     def caution(self, arch: Arch) -> str | None:

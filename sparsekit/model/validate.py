@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from keyword import iskeyword
 from pathlib import Path
 
 from sparsekit.errors import SpecError, UsageError
@@ -21,7 +22,7 @@ from sparsekit.model.kernel import (
     Variant,
     passed_args,
 )
-from sparsekit.model.op import TAGS, Op, Tensor
+from sparsekit.model.op import RETURN_PREFIX, TAGS, Op, Tensor
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STRIDE = re.compile(r"(?P<tensor>\w+)\.stride\((?P<axis>\d+)\)")
@@ -201,8 +202,11 @@ def _dtypes_of(tensor: Tensor) -> frozenset[str]:
 
 def _op_problems(op: Op) -> Iterable[str]:
     yield from type_problems(op, Op)  # what follows relies on them
-    names = (*(i.name for i in op.inputs), *(o.name for o in op.outputs))
+    on_demand = (f"{RETURN_PREFIX}{o.name}" for o in op.outputs if o.optional)
+    names = [*(i.name for i in op.inputs), *(o.name for o in op.outputs), *on_demand]
     yield from _name_problems("argument", names, _IDENTIFIER)
+    for name in filter(iskeyword, names):
+        yield f"argument {name!r} is a word of Python, and could not be given by name"
     yield from _tensor_problems(op)
     if not op.probes:
         yield "probes is empty"

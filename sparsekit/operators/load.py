@@ -29,16 +29,7 @@ def load(
     device: str = "cuda", arch: str | None = None, strict: bool = False,
     without: Iterable[str] = (), lineinfo: bool = False,
 ) -> Operator:  # fmt: skip
-    """The operator that the reference means, as a callable with the op's own signature.
-
-    reference: `NAME[:VARIANT][@TOOLCHAIN][@git:REV]`. An op leaves the choice of kernel and variant
-    open; a kernel or a variant is what runs, or the call is refused. build: compile what is
-    missing, else MissingArtifactError names the command. kernels: folders beside the shipped ones.
-    note(text): told of what the user should know (a damaged store, a fallback). device: `cuda`, or
-    `cpu` to emulate the kernel's PTX on tensors on the CPU, with every check of `strict` and not in
-    `without`; a call in which a fault is found raises FaultError. arch: whose PTX that is, by
-    default the first that a kernel has. lineinfo: built with source lines, for the messages.
-    """
+    """`sparsekit.load`, which says what it does."""
     if device not in DEVICES:
         raise UsageError(f"device must be cuda or cpu, found {device!r}")
     settings = settings_module.load(cache_dir=cache_dir, kernel_dirs=tuple(map(Path, kernels)))

@@ -14,6 +14,7 @@ from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, bind
 from sparsekit.operators.plan import CallPlan, LaunchPlan, plan_call, plan_launch
+from sparsekit.operators.signature import doc_of, signature_of
 from sparsekit.runtime import tensors as torch_tensors
 from sparsekit.runtime.device_driver import DeviceDriver
 from sparsekit.runtime.driver import Driver
@@ -46,7 +47,10 @@ class Operator:
         self._devices: dict[int, Device] = {}
         self._call_plans: dict[tuple[Any, ...], CallPlan] = {}
         self._launch_plans: dict[tuple[Any, ...], LaunchPlan] = {}
-        self.__name__, self.__doc__ = op.name, op.summary
+        self.__name__, self.__doc__, self.__signature__ = op.name, doc_of(op), signature_of(op)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.op.name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.bind(*args, **kwargs)

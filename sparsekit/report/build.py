@@ -33,7 +33,7 @@ def build_document(
         rows = [(r.kernel, r.arch, r.reason) for r in refused]
         parts.append(Table("Refused", ("kernel", "arch", "reason"), rows))
     parts += broken_tables(broken)
-    warnings = [f"{o.job}: {w}" for o in order for w in _warnings(o)]
+    warnings = [f"{o.job}: {o.job.with_paths(w)}" for o in order for w in _warnings(o)]
     if warnings:
         more = len(warnings) - _SHOWN_WARNINGS
         rest = (f"and {more} more; --format json has all",) if more > 0 else ()
