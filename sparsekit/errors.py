@@ -11,6 +11,11 @@ EXIT_CHECK_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says, on one line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class SparsekitError(Exception):
     """A failure that the user can act on."""
 

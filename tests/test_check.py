@@ -16,7 +16,7 @@ from sparsekit.check.campaign import (
     load_reference,
     user_workload,
 )
-from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of, ulp_distance
+from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.subject import Ran, repeated
 from sparsekit.check.verify import make_workload, verify_reference
@@ -321,8 +321,8 @@ def test_ulp_distance():
 
 def test_sha256_is_of_the_elements_in_order():
     a = torch.arange(12, dtype=torch.float32).view(3, 4)
-    assert sha256_of(a) == sha256_of(torch.cat([a, a], 1)[:, :4])
-    assert sha256_of(a) != sha256_of(a.t())
+    assert tensor_sha256(a) == tensor_sha256(torch.cat([a, a], 1)[:, :4])
+    assert tensor_sha256(a) != tensor_sha256(a.t())
 
 
 def test_rows_that_depend_on_the_batch_fail():

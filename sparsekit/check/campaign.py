@@ -24,7 +24,7 @@ from sparsekit.check.verify import (
     verify_rows,
     verify_streams,
 )
-from sparsekit.errors import SpecError, UsageError
+from sparsekit.errors import SpecError, UsageError, first_line
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import VerifyResult
 from sparsekit.runtime.tensors import synchronize
@@ -194,5 +194,5 @@ def _skipped(
 ) -> VerifyResult:
     return VerifyResult(
         op.name, subject.kernel, subject.variant, None, None, str(device), case.name, against,
-        runs=0, skipped=True, reason=str(error).splitlines()[0],
+        runs=0, skipped=True, reason=first_line(error),
     )  # fmt: skip

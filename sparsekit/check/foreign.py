@@ -6,7 +6,6 @@ returns, arrays by name, must not depend on the schedule.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from sparsekit.check.emulated import finding_of, uncovered_of
 from sparsekit.check.verify import merged_findings
+from sparsekit.digest import sha256_of
 from sparsekit.emulator import (
     Allocation,
     Memory,
@@ -146,13 +146,14 @@ def emulate_file(
     findings = merged_findings(
         [tuple(finding_of(f, schedule) for f in report.faults) for schedule, report in reports]
     )
+    sha256 = sha256_of(content)
     return ForeignResult(
         file=str(ptx),
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=sha256,
         schedules=tuple(map(str, schedules)),
         launches=len(devices[0].reports),
         findings=findings,
-        coverage=_covered([report for _, report in reports], hashlib.sha256(content).hexdigest()),
+        coverage=_covered([report for _, report in reports], sha256),
         problem="\n".join(problems) or (None if reports else "nothing was launched"),
         printed=tuple(line for r in devices[0].reports for line in r.printed),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
+from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256
 from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
 from sparsekit.check.reference import asked, asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
@@ -193,7 +193,7 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     blank = _steady(blank, [whole])
     checks: dict[str, OutputCheck] = {}
     for name, actual in whole.outputs.items():
-        checks[name] = OutputCheck(ok=True, sha256=sha256_of(actual))
+        checks[name] = OutputCheck(ok=True, sha256=tensor_sha256(actual))
         for size, part in zip(sizes, parts, strict=True):
             check = compare_bits(part.outputs[name][:1], actual[:1])
             problem = part.problems.get(name) or whole.problems.get(name)

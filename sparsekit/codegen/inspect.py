@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from sparsekit.codegen.listing import sass_listing
 from sparsekit.codegen.ptx_loads import ptx_loads
 from sparsekit.codegen.sass import disassemble
 from sparsekit.codegen.source_lines import source_lines
+from sparsekit.digest import sha256_of
 from sparsekit.errors import ToolchainError
 from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import Artifact, EntryRecord
@@ -75,7 +75,7 @@ class Inspector:
 
     def sass(self, image: bytes) -> dict[str, SassFacts] | str:
         """The facts by entry, or why there are none."""
-        key = note_key("sass", _VERSION, hashlib.sha256(image).hexdigest())
+        key = note_key("sass", _VERSION, sha256_of(image))
         known = self._notes.get(key)
         if known is not None:
             return {name: SassFacts.from_json(facts) for name, facts in known.items()}
@@ -90,7 +90,7 @@ class Inspector:
 
     def ptx(self, text: bytes) -> dict[str, Histogram] | None:
         """Widths of loads by entry; None for a text that is no PTX."""
-        key = note_key("ptx", _VERSION, hashlib.sha256(text).hexdigest())
+        key = note_key("ptx", _VERSION, sha256_of(text))
         known: Any = self._notes.get(key)
         if known is None:
             try:

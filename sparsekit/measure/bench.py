@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sparsekit.check.campaign import load_reference
-from sparsekit.check.compare import sha256_of
+from sparsekit.check.compare import tensor_sha256
 from sparsekit.check.verify import Unrunnable, Workload, make_workload
 from sparsekit.errors import (
     ArgumentError,
@@ -19,6 +19,7 @@ from sparsekit.errors import (
     ContextLostError,
     GpuError,
     NoKernelError,
+    first_line,
 )
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import Contender
@@ -69,8 +70,7 @@ def bench_cases(
             workload = make_workload(op, reference, case, op.probes[0], device)
             yield bench_workload(workload, contenders, gpu_name, setup)
         except (Unrunnable, torch.OutOfMemoryError) as error:
-            reason = str(error).splitlines()[0]
-            yield BenchResult(op.name, case.name, gpu_name, None, reason=reason)
+            yield BenchResult(op.name, case.name, gpu_name, None, reason=first_line(error))
 
 
 def bench_workload(
@@ -156,7 +156,7 @@ def _computed(workload: Workload, contender: Contender) -> tuple[Timing, dict[st
     timing = contender.compute(workload.inputs, {n: g.view for n, g in guarded.items()})
     synchronize(workload.device)
     problems = [f"{n}: {p}" for n, g in guarded.items() if (p := g.problem())]
-    digests = {n: sha256_of(g.view) for n, g in guarded.items()}
+    digests = {n: tensor_sha256(g.view) for n, g in guarded.items()}
     found = replace(timing, output_sha256=digests, problem="; ".join(problems) or None)
     return found, {n: g.view for n, g in guarded.items()}
 

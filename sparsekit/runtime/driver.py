@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparsekit.errors import GpuError
+from sparsekit.errors import GpuError, first_line
 from sparsekit.model.call import Device
 
 DEFAULT_SHARED_BYTES = 48 * 1024  # static and dynamic; above it a kernel must be told that it may
@@ -187,8 +187,4 @@ def _no_driver(error: Exception) -> str:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "there is no NVIDIA driver here: libcuda.so.1 does not load"
-    return f"the NVIDIA driver does not start: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"the NVIDIA driver does not start: {first_line(error)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sparsekit.errors import ContextLostError
+from sparsekit.errors import ContextLostError, first_line
 
 _DTYPES: dict[torch.dtype, str] = {
     torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
@@ -112,8 +112,7 @@ def _faults_told(device: torch.device) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        raise ContextLostError(f"a kernel faulted on {device}: {first}") from error
+        raise ContextLostError(f"a kernel faulted on {device}: {first_line(error)}") from error
 
 
 def elapsed_s(
