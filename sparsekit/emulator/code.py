@@ -17,7 +17,7 @@ from sparsekit.emulator.liveness import live_registers
 from sparsekit.emulator.table import Matched, is_full, membermask, needs_whole_warp
 from sparsekit.ptx import Function, Instruction, Module, control_flow
 from sparsekit.ptx.definedness import maybe_undefined_reads
-from sparsekit.ptx.operands import Address, Arguments, Immediate, Operand, Register, Symbol
+from sparsekit.ptx.operands import Arguments, Immediate, Operand, Register, Symbol
 
 _WIDEST_CELL = 16
 _ASYNCHRONOUS = frozenset({"mbarrier", "wgmma", "tcgen05", "clusterlaunchcontrol"})
@@ -274,10 +274,3 @@ def access_bytes(matched: Matched) -> int:
 def call_target(instruction: Instruction) -> Operand:
     """What a call names: a Symbol, or the Register of an indirect one."""
     return next(o for o in instruction.operands if not isinstance(o, Arguments))
-
-
-def base_symbol(operand: Operand) -> str | None:
-    """The variable that an address operand starts from, if it names one."""
-    if isinstance(operand, Address):
-        operand = operand.base
-    return operand.name if isinstance(operand, Symbol) else None

@@ -133,9 +133,8 @@ class CopyGroups:
         if machine.log is not None:
             machine.log.flush()
             until = machine.clocks.until_now()
-            for group in range(len(self._closed_at), int(self.committed.max())):
+            for _ in range(len(self._closed_at), int(self.committed.max())):
                 self._closed_at.append(np.zeros(self.committed.size, np.int32))
-                del group
             closed = self._closed_at
             for group in np.unique(number):
                 closed[group][rows[number == group]] = until

@@ -98,14 +98,6 @@ def format_capability(capability: Capability) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def parse_capability(text: str) -> Capability:
-    """`"9.0"` as (9, 0); raises UsageError on anything else."""
-    match = re.fullmatch(r"(\d{1,2})\.(\d)", text)
-    if not match:
-        raise UsageError(f"expected a compute capability such as 9.0, found {text!r}")
-    return int(match[1]), int(match[2])
-
-
 _NAMED = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)([a-z]?)", re.IGNORECASE)
 
 

@@ -27,7 +27,6 @@ CHAPTER = Chapter("Asynchronous Warpgroup Level Matrix Instructions: wgmma")
 ROWS = 64
 K_BYTES = 32  # of a row of A or B in one instruction
 _SIZES = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
-_NAMES = {1: "u1", 2: "u2", 4: "u4"}
 _COLUMNS = range(8, 257, 8)
 
 
