@@ -18,11 +18,10 @@ from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
 from sparsekit.aot.triton_source import load_source
 from sparsekit.errors import CompileError, SpecError, ToolchainError
 from sparsekit.model.arch import parse_arch
-from sparsekit.model.toolchain import FIRST_PTXAS
+from sparsekit.model.toolchain import FIRST_PTXAS, assembler_role
 
 _WARP_SIZE = 32
 _UNKNOWN_GPU = re.compile(r"[^\n]*not defined for option 'gpu-name'[^\n]*")
-_FIRST_WITH_OWN_ASSEMBLER = 10  # compute capability 10.0: Triton calls ptxas-blackwell from there
 
 
 def compile_job(
@@ -195,13 +194,15 @@ def _failure(error: Exception, function: Any, arch: str, printed: str) -> Except
     told = _UNKNOWN_GPU.search(f"{text}\n{printed}")
     if told is None:
         return CompileError(text)
+    import triton
     from triton import knobs
 
-    modern = parse_arch(arch).major >= _FIRST_WITH_OWN_ASSEMBLER
+    capability = parse_arch(arch).compute_capability
+    modern = assembler_role(triton.__version__, capability) == "ptxas-blackwell"
     tool = knobs.nvidia.ptxas_blackwell if modern else knobs.nvidia.ptxas
     variable = "TRITON_PTXAS_BLACKWELL_PATH" if modern else "TRITON_PTXAS_PATH"
     return ToolchainError(
         f"ptxas {tool.version} ({tool.path}) does not know {arch}: {told[0].strip()}; that of CUDA "
-        f"{FIRST_PTXAS[parse_arch(arch).compute_capability]} is the first that does: use a newer "
+        f"{FIRST_PTXAS[capability]} is the first that does: use a newer "
         f"Triton, or set {variable} to a ptxas that knows it"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from sparsekit.model.arch import Arch, Capability, format_capability
 from sparsekit.model.kernel import Lang
@@ -21,6 +22,7 @@ FIRST_PTXAS: dict[Capability, str] = {
     (12, 1): "12.9",
 }  # fmt: skip
 _FIRST_WITH_ONE_NEW_PTXAS = (3, 9)  # Triton that assembles sm_90 too with ptxas-blackwell
+AssemblerRole = Literal["ptxas", "ptxas-blackwell"]
 COMPILER_NAMES: dict[Lang, str] = {"cuda": "nvrtc", "triton": "triton"}
 
 
@@ -56,8 +58,7 @@ class Toolchain:
 
     def assembler_for(self, capability: Capability) -> Path:
         """The ptxas that this Triton uses for targets of that capability."""
-        first = (9, 0) if version_tuple(self.version) >= _FIRST_WITH_ONE_NEW_PTXAS else (10, 0)
-        return self.tools["ptxas-blackwell" if capability >= first else "ptxas"]
+        return self.tools[assembler_role(self.version, capability)]
 
     @property
     def newest_assembler(self) -> Path:
@@ -91,6 +92,12 @@ class Toolchain:
                 "checked for it, and NVRTC 13.1.80 or newer does not have the fault"
             )
         return None
+
+
+def assembler_role(triton_version: str, capability: Capability) -> AssemblerRole:
+    """Which of its two assemblers that Triton uses for targets of that capability."""
+    has_one_for_both = version_tuple(triton_version) >= _FIRST_WITH_ONE_NEW_PTXAS
+    return "ptxas-blackwell" if capability >= ((9, 0) if has_one_for_both else (10, 0)) else "ptxas"
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
