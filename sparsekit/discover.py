@@ -240,9 +240,7 @@ class Catalog:
         if not names:
             known = ", ".join(v.name for v in kernel.variants)
             raise UsageError(f"{reference}: {kernel.name} has the variants {known}")
-        return Choice(
-            kernel, self.op_of(kernel), names, reference.toolchain, by_op, commit
-        )  # fmt: skip
+        return Choice(kernel, self.op_of(kernel), names, reference.toolchain, by_op, commit)
 
     def _at_revision(self, kernel: Kernel, revision: str) -> tuple[Kernel, str]:
         if self._revisions is None:
