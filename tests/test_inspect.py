@@ -15,6 +15,7 @@ from conftest import ROOT
 
 from sparsekit.aot.elf import read_cubin
 from sparsekit.aot.ptxas_log import Spills, remarks, spills
+from sparsekit.codegen.listing import ptx_listing
 from sparsekit.codegen.ptx_loads import ptx_loads
 from sparsekit.codegen.sass import access_bytes
 from sparsekit.errors import CompileError
@@ -201,6 +202,30 @@ def test_ptx_loads():
     assert ptx_loads(entry) == {
         "ld.global": {"16": 1, "8": 1, "2": 1}, "cp.async": {"16": 1, "4": 1},
     }  # fmt: skip
+
+
+BULK = """
+.version 9.0
+.target sm_90
+.address_size 64
+.entry k(.param .b64 x) {
+  .reg .b32 %r<3>; .reg .b64 %rd<3>;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r2];
+  cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 16;
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group.read 0;
+  cp.async.commit_group;
+  ret;
+}
+"""
+
+
+def test_only_what_reads_global_memory_is_a_load():
+    (entry,) = parse(BULK).entries
+    assert ptx_loads(entry) == {"cp.async.bulk": {"?": 1}}
+    marked = [line for line in ptx_listing(BULK, "k") if "<-- load" in line]
+    assert len(marked) == 1
+    assert "shared::cluster.global" in marked[0]
 
 
 LOG = """

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 Histogram = Mapping[str, Mapping[str, int]]  # class of access -> width in bytes, or "?" -> count
-LEDGER_VERSION = 4  # raise it when the same code gives another ledger
+LEDGER_VERSION = 5  # raise it when the same code gives another ledger
 UNKNOWN_WIDTH = "?"  # the size of a bulk copy is an operand
 GLOBAL_LOADS = ("LDG", "LDGSTS")
 BULK_LOADS = ("UBLKCP", "UTMALDG")
