@@ -127,3 +127,8 @@ class Ledger:
 def by_width(widths: Mapping[str, int]) -> dict[str, int]:
     """The widest first, what is not known last."""
     return dict(sorted(widths.items(), key=lambda w: -int(w[0]) if w[0].isdigit() else 0))
+
+
+def count_of(histogram: Histogram) -> int:
+    """How many accesses there are, of all classes and widths."""
+    return sum(sum(widths.values()) for widths in histogram.values())

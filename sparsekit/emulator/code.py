@@ -6,7 +6,7 @@ diverged lanes should be run, the lowest first: callees before callers, each in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -142,7 +142,7 @@ def make_code(module: Module, entry: Function) -> Code:
     code = Code(
         module, entry, functions, matched, blocks, first_block, labels, lay_out(module, functions)
     )
-    noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
+    noreturn = module.noreturn
     for number, function in enumerate(functions):
         base = len(matched)
         matched += [TABLE.match(i, base + k) for k, i in enumerate(function.instructions)]
@@ -159,7 +159,7 @@ def make_code(module: Module, entry: Function) -> Code:
     return code
 
 
-def _find_suspects(code: Code, number: int, function: Function, noreturn: set[str]) -> None:
+def _find_suspects(code: Code, number: int, function: Function, noreturn: Container[str]) -> None:
     """Note the reads that some path reaches without a write before."""
     first = code.first_block[function.name]
     if not code.blocks[first].live_in:  # whatever is read has been written
@@ -191,7 +191,9 @@ def _callees_first(module: Module, entry: Function) -> Iterator[Function]:
     yield from visit(entry, ())
 
 
-def _add_blocks(code: Code, number: int, function: Function, base: int, noreturn: set[str]) -> None:
+def _add_blocks(
+    code: Code, number: int, function: Function, base: int, noreturn: Container[str]
+) -> None:
     starts = set(control_flow(function, noreturn).starts) | {0}
     members: dict[int, Operand] = {}
     for index, instruction in enumerate(function.instructions):

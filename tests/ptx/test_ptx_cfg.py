@@ -11,8 +11,7 @@ HEAD = ".version 9.0\n.target sm_90\n.address_size 64\n"
 def flow_of(body: str, before: str = "") -> ControlFlow:
     registers = ".reg .pred %p<3>; .reg .b32 %r<5>; .reg .b64 %rd<2>;"
     module = parse(f"{HEAD}{before}.entry k() {{ {registers}\n{body}\n}}")
-    noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
-    return control_flow(module.entries[0], noreturn)
+    return control_flow(module.entries[0], module.noreturn)
 
 
 def above(flow: ControlFlow) -> tuple[int | None, ...]:
