@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +221,5 @@ def _covered(reports: Sequence[Report], key: str) -> tuple[Coverage, ...]:
     for report in reports:
         new = Coverage(key, "", report.entry, report.blocks_present, uncovered_of(report))
         known = found.get(report.entry)
-        if known is not None:
-            left = tuple(b for b in known.uncovered if b in new.uncovered)
-            new = replace(new, uncovered=left)
-        found[report.entry] = new
+        found[report.entry] = new if known is None else known.joined(new)
     return tuple(found.values())

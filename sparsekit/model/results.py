@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class Coverage:
     entry: str
     blocks: int
     uncovered: tuple[CodeBlock, ...]
+
+    def joined(self, other: Coverage) -> Coverage:
+        """What two runs of the entry have executed together."""
+        left = frozenset(other.uncovered)
+        return replace(other, uncovered=tuple(b for b in self.uncovered if b in left))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sparsekit.codegen.audit import Audited
 from sparsekit.codegen.blame import SIDES, Blame, Cell, Side
 from sparsekit.codegen.facts import Fact
 from sparsekit.codegen.numerics import Numerics
+from sparsekit.report.compare import narrowest
 from sparsekit.report.document import Cell as TableCell
 from sparsekit.report.document import Document, Lines, Table
 
@@ -87,10 +88,7 @@ def _options(blame: Blame, side: Side) -> str:
 def _summary(facts: Mapping[str, Fact]) -> str:
     told = [f"regs {facts.get('registers')}"]
     told += [f"spills {facts['spills']}"] if facts.get("spills") else []
-    for what in ("gather", "load"):
-        if facts.get(f"{what}.min_bytes") is not None:
-            told.append(f"{what} {facts[f'{what}.min_bytes']}")
-            break
+    told += narrowest(facts)
     count = facts.get("loops")
     loops = [str(facts[f"loop{n}.loads"]) for n in range(count if isinstance(count, int) else 0)]
     return ", ".join([*told, *([f"loops {'/'.join(loops)}"] if loops else [])])

@@ -7,17 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparsekit.errors import UsageError
-from sparsekit.model.bench import BenchResult, Timing
+from sparsekit.model.bench import BenchResult
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.profile import profile_parts
-from sparsekit.report.stored import (
-    Stored,
-    Wanted,
-    bench_results,
-    of_kind,
-    profile_results,
-)
+from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, profile_results
 from sparsekit.report.units import format_time, widths_text
 
 Part = Table | Lines
@@ -130,13 +124,8 @@ def overview(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
 
 def _times(result: BenchResult) -> str:
     names = [short_label(t.label, result.op) for t in result.timings]
-    return ", ".join(f"{name} {_time(t)}" for name, t in zip(names, result.timings, strict=True))
-
-
-def _time(timing: Timing) -> str:
-    if timing.time_s is None:
-        return "below resolution" if timing.below_resolution else "failed"
-    return format_time(timing.time_s)
+    told = [t.untimed if t.time_s is None else format_time(t.time_s) for t in result.timings]
+    return ", ".join(f"{name} {time}" for name, time in zip(names, told, strict=True))
 
 
 def _best_rate(result: BenchResult) -> str:
