@@ -6,7 +6,6 @@ returns, arrays by name, must not depend on the schedule.
 
 from __future__ import annotations
 
-import importlib.util
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from sparsekit.emulator import (
 )
 from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.results import Coverage, Finding
+from sparsekit.spec_file import load_module
 
 Array = Any
 Extent = Sequence[int] | int
@@ -161,15 +161,9 @@ def emulate_file(
 
 def _run_of(script: Path) -> Callable[[Device], Any]:
     """The script's `run`; the script is the user's, and runs as such."""
-    spec = importlib.util.spec_from_file_location("sparsekit_emulate_args", script)
-    if spec is None or spec.loader is None or not script.is_file():
+    if script.suffix != ".py" or not script.is_file():
         raise UsageError(f"--args {script}: expected a Python file that defines run(device)")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise SpecError(f"{script} does not load: {type(error).__name__}: {error}") from error
-    run = getattr(module, "run", None)
+    run = getattr(load_module(script, "sparsekit_emulate_args"), "run", None)
     if not callable(run):
         raise SpecError(f"{script} defines no run(device)")
     return run  # type: ignore[no-any-return]
