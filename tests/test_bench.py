@@ -12,8 +12,8 @@ import pytest
 import torch
 from fake_timer import FakeTimer
 
-from sparsekit.check.campaign import load_reference
-from sparsekit.check.verify import make_workload
+from sparsekit.check.reference import load_reference
+from sparsekit.check.workload import make_workload
 from sparsekit.discover import Catalog
 from sparsekit.errors import (
     ArgumentError,

@@ -9,17 +9,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from sparsekit.check.campaign import (
-    Pair,
-    against_bits,
-    against_reference,
-    load_reference,
-    user_workload,
-)
+from sparsekit.check.campaign import Pair, against_bits, against_reference
 from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
+from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import Ran, repeated
-from sparsekit.check.verify import make_workload, verify_reference
+from sparsekit.check.verify import verify_reference
+from sparsekit.check.workload import make_workload, user_workload
 from sparsekit.cli.verify_command import _exit_code
 from sparsekit.discover import Catalog
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError, UsageError

@@ -135,7 +135,7 @@ def test_a_reference_that_does_not_load_fails_its_kernels_only(verify, tmp_path,
     code, results, _ = verify(GpuError("x"), failing, sound)
     assert code == 1
     assert {r["kernel"]: r["ok"] for r in results} == {"failing": False, "sound": True}
-    assert "reference.py does not load" in results[0]["reason"]
+    assert "reference.py:1 does not load" in results[0]["reason"]
 
 
 FAULTS = {

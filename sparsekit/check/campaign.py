@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -11,19 +10,18 @@ from typing import Any
 
 import torch
 
+from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import Subject
 from sparsekit.check.verify import (
     BATCHES,
     ON_STREAMS,
     ROWS,
-    Unrunnable,
-    Workload,
-    make_workload,
     verify_bits,
     verify_reference,
     verify_rows,
     verify_streams,
 )
+from sparsekit.check.workload import Unrunnable, Workload, make_workload, user_workload
 from sparsekit.errors import SpecError, UsageError, first_line
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import VerifyResult
@@ -36,25 +34,6 @@ class Pair:
 
     subject: Subject
     base: Subject
-
-
-def load_reference(op: Op) -> ModuleType:
-    """The op's reference.py: make_inputs, reference and tolerance. Raises SpecError."""
-    file = op.folder / "reference.py"
-    if not file.is_file():
-        raise SpecError(f"op {op.name} has no {file}; nothing can be checked against it")
-    spec = importlib.util.spec_from_file_location(f"sparsekit_reference_{op.name}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise SpecError(f"{file} does not load: {type(error).__name__}: {error}") from error
-    missing = [n for n in ("make_inputs", "reference", "tolerance") if not hasattr(module, n)]
-    if missing:
-        raise SpecError(f"{file} defines no {missing[0]}()")
-    return module
 
 
 def chosen_cases(op: Op, pattern: str | None, tags: Sequence[str]) -> list[Case]:
@@ -141,24 +120,6 @@ def on_inputs(
         yield from verify_reference(workload, subjects, load_reference(op), repeat)
     except torch.OutOfMemoryError as error:
         yield from (_skipped(op, s, workload.case, "float64", device, error) for s in subjects)
-
-
-def user_workload(op: Op, inputs: dict[str, Any], name: str, device: torch.device) -> Workload:
-    """The user's tensors as a workload; optional outputs are asked for too."""
-    options = {f"return_{o.name}": True for o in op.outputs if o.optional}
-    for tensor in op.tensors:
-        value = inputs.get(tensor.name)
-        if value is not None and value.dim() != len(tensor.shape):
-            wanted, found = ", ".join(map(str, tensor.shape)), list(value.shape)
-            raise UsageError(f"{name}: {tensor.name} must be [{wanted}], found shape {found}")
-    dims = {
-        size: value.shape[axis]
-        for tensor in op.tensors
-        if (value := inputs.get(tensor.name)) is not None
-        for axis, size in enumerate(tensor.shape)
-        if isinstance(size, str)
-    }
-    return Workload(op, Case(name, dims, (), options), op.probes[0], device, inputs)
 
 
 def _grown(op: Op, case: Case) -> Case:

@@ -1,4 +1,4 @@
-"""What the functions of an op's reference.py give; what they raise is told as the op's fault."""
+"""An op's reference.py and what its functions give; what they raise is told as its fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ import torch
 
 from sparsekit.errors import SpecError
 from sparsekit.model.op import Case, Op
-from sparsekit.spec_file import ask
+from sparsekit.spec_file import ask, load_module
+
+
+def load_reference(op: Op) -> ModuleType:
+    """The op's reference.py: make_inputs, reference and tolerance. Raises SpecError."""
+    file = _file(op)
+    if not file.is_file():
+        raise SpecError(f"op {op.name} has no {file}; nothing can be checked against it")
+    module = load_module(file, f"sparsekit_reference_{op.name}")
+    missing = [n for n in ("make_inputs", "reference", "tolerance") if not hasattr(module, n)]
+    if missing:
+        raise SpecError(f"{file} defines no {missing[0]}()")
+    return module
 
 
 def asked(

@@ -11,7 +11,7 @@ import torch
 
 from sparsekit.check.compare import tensor_sha256
 from sparsekit.check.subject import arguments_of
-from sparsekit.check.verify import Workload
+from sparsekit.check.workload import Workload
 from sparsekit.operators.operator import Operator
 from sparsekit.runtime.select import Candidate, Decision
 from sparsekit.runtime.tensors import elapsed_s, synchronize

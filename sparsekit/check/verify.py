@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256
-from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
-from sparsekit.check.reference import asked, asked_of_outputs
+from sparsekit.check.placement import fingerprint
+from sparsekit.check.reference import asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
+from sparsekit.check.workload import Workload
 from sparsekit.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,10 +28,9 @@ from sparsekit.errors import (
     StoreError,
     ToolchainError,
 )
-from sparsekit.model.op import Case, Op, Tensor
+from sparsekit.model.op import Tensor
 from sparsekit.model.results import Finding, OutputCheck, VerifyResult
-from sparsekit.operators.arguments import output_dtype, shape_of
-from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
+from sparsekit.runtime.tensors import on_streams, synchronize
 
 FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
@@ -42,51 +41,6 @@ ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
 _OF_ONE_KERNEL = (
     ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
 )  # fmt: skip
-
-
-class Unrunnable(Exception):
-    """The case cannot run here; the message says why."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A case with one of its data sets, on a device. inputs: tensors and scalars by name."""
-
-    op: Op
-    case: Case
-    probe: str
-    device: torch.device
-    inputs: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return (
-            self.case.name if self.probe == self.op.probes[0] else f"{self.case.name}/{self.probe}"
-        )
-
-    def outputs(self) -> dict[str, Guarded]:
-        """Fresh poisoned outputs: the optional ones where the case asks for them."""
-        scalars = {s.name: self.inputs.get(s.name, s.default) for s in self.op.scalars}
-        dims = {**self.case.dims, **{n: v for n, v in scalars.items() if isinstance(v, int)}}
-        return {
-            t.name: guarded_output(
-                shape_of(t, dims), dtype_of(output_dtype(t, scalars)), self.device
-            )
-            for t in self.op.outputs
-            if not t.optional or self.case.options.get(f"return_{t.name}")
-        }
-
-
-def make_workload(
-    op: Op, reference: ModuleType, case: Case, probe: str, device: torch.device
-) -> Workload:
-    """The case's data on the device. Raises Unrunnable when it does not fit there, SpecError when
-    it cannot be made."""
-    inputs = asked(op, case, reference, "make_inputs", case, probe)
-    try:
-        return Workload(op, case, probe, device, place_inputs(inputs, case, device))
-    except torch.OutOfMemoryError as error:
-        raise Unrunnable(f"not enough memory on {device} for this case") from error
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,8 @@ class _Run:
     def on_file(
         self, op: Op, contenders: Sequence[Contender], file: Path, scalars: dict[str, str]
     ) -> Iterator[BenchResult]:
-        from sparsekit.check.campaign import user_workload
         from sparsekit.check.files import load_inputs
+        from sparsekit.check.workload import user_workload
 
         inputs, digest = load_inputs(file, op, scalars, self._device)
         workload = user_workload(op, inputs, f"{file.name}:{digest[:12]}", self._device)

@@ -12,7 +12,6 @@ from sparsekit.errors import GpuError, ToolchainError, UsageError
 from sparsekit.model.arch import Arch, ArchRequest, parse_archs
 
 if TYPE_CHECKING:
-    from sparsekit.check.emulated import Emulation
     from sparsekit.check.emulated_campaign import EmulationPlan
 
 Target = tuple[Choice, Arch]
@@ -35,23 +34,6 @@ def emulation_plan(
         session.settings, build and not only_built, only_built, lineinfo, checks,
         schedules_of(seeds), session.planner.store_options,
     )  # fmt: skip
-
-
-def emulation_here(session: Session, plan: EmulationPlan) -> Emulation:
-    """The emulation of this process, on what the session has found already."""
-    from sparsekit.check.emulated import Emulation
-    from sparsekit.emulator import Launches
-
-    return Emulation(
-        session.planner,
-        session.store,
-        plan.build,
-        plan.only_built,
-        plan.checks,
-        plan.schedules,
-        Launches(),
-        say,
-    )
 
 
 def emulated_targets(session: Session, choices: Sequence[Choice], arch: str | None) -> list[Target]:

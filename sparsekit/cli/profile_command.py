@@ -70,8 +70,8 @@ def command(
     case = case_of(op, case_name, settings)
     torch_device, gpu = gpu_of(device, or_cpu=False)
 
-    from sparsekit.check.campaign import load_reference
-    from sparsekit.check.verify import make_workload
+    from sparsekit.check.reference import load_reference
+    from sparsekit.check.workload import make_workload
     from sparsekit.measure import profile
     from sparsekit.measure.ceilings import measure_ceilings
     from sparsekit.measure.ncu import Ncu

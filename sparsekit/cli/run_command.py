@@ -79,9 +79,10 @@ def command(
     else:
         torch_device, gpu = gpu_of(device)
 
-    from sparsekit.check import campaign, runs
+    from sparsekit.check import runs
     from sparsekit.check.files import load_inputs, save_tensors
-    from sparsekit.check.verify import make_workload
+    from sparsekit.check.reference import load_reference
+    from sparsekit.check.workload import make_workload, user_workload
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
@@ -90,10 +91,9 @@ def command(
     if case is None:
         assert inputs_file is not None
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
-        workload = campaign.user_workload(op, inputs, inputs_file.name, torch_device)
+        workload = user_workload(op, inputs, inputs_file.name, torch_device)
     else:
-        reference_module = campaign.load_reference(op)
-        workload = make_workload(op, reference_module, case, op.probes[0], torch_device)
+        workload = make_workload(op, load_reference(op), case, op.probes[0], torch_device)
     result = runs.run_once(operator, workload)
     if save is not None:
         note = {"op": op.name, "case": workload.name, "kernel": str(result.candidate)}

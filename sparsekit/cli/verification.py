@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparsekit.cli.emulation import emulated_targets, emulation_here, emulation_plan
+from sparsekit.cli.emulation import emulated_targets, emulation_plan
 from sparsekit.cli.options import require_inputs, say
 from sparsekit.cli.selection import by_op, only, operator_of
 from sparsekit.cli.session import Session
@@ -92,7 +92,7 @@ def on_cpu(
         tags = request.tags or _EMULATED_TAGS
         tasks = tasks_of(targets, request.pattern, tags)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
-    emulation = emulation_here(session, plan)
+    emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}
     for choice, target in targets:
         archs.setdefault(choice.kernel.folder, []).append(target)

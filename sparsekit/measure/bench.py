@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from sparsekit.check.campaign import load_reference
 from sparsekit.check.compare import tensor_sha256
-from sparsekit.check.verify import Unrunnable, Workload, make_workload
+from sparsekit.check.reference import load_reference
+from sparsekit.check.workload import Unrunnable, Workload, make_workload
 from sparsekit.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -29,7 +29,7 @@ from sparsekit.measure.protocol import Protocol
 from sparsekit.measure.summary import summarise
 from sparsekit.measure.timer import Call, NotCapturable, Timer
 from sparsekit.model.bench import BenchResult, Ceilings, Mode, Timing
-from sparsekit.model.op import Case, Op, Work
+from sparsekit.model.op import Case, Op
 from sparsekit.runtime.tensors import synchronize
 
 _ESTIMATES = 3
@@ -80,7 +80,7 @@ def bench_workload(
     told: list[str] = []
     failed: list[Timing] = []
     entered = _enter(workload, contenders, told, failed)
-    work = _work(workload)
+    work = workload.work()
     result = BenchResult(
         workload.op.name, workload.name, gpu_name, entered[0].contender.label if entered else None,
         flop=work.flop if work else None, bytes=work.bytes if work else None,
@@ -114,14 +114,6 @@ def bench_workload(
         control_interval=summary.control_interval, readings=samples.readings,
         discarded=samples.discarded, cautions=(*told, *cautions(samples)),
     )  # fmt: skip
-
-
-def _work(workload: Workload) -> Work | None:
-    """FLOP and bytes of the case; None for a user's own tensors, which do not tell all of it."""
-    try:
-        return workload.op.work(workload.case)
-    except KeyError:
-        return None
 
 
 def _enter(
