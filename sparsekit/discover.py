@@ -63,6 +63,14 @@ def _shipped_roots() -> tuple[Path, ...]:
     return shipped_folder("kernels_cu"), shipped_folder("kernels_triton")
 
 
+def only_op(choices: Sequence[Choice], reference: str) -> Op:
+    """The op of all choices. Raises UsageError where they are of several."""
+    ops = {choice.op.name: choice.op for choice in choices}
+    if len(ops) != 1:
+        raise UsageError(f"{reference!r} means several ops, {', '.join(ops)}; name one")
+    return choices[0].op
+
+
 class Catalog:
     """The kernels and ops at hand, read on first use. revisions: where sources of other git
     revisions are laid out; without it no reference may name one."""

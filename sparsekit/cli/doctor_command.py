@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import FOLDER, output_options
+from sparsekit.cli.options import cache_dir_option, output_options
 from sparsekit.errors import SparsekitError
 from sparsekit.model.arch import ALL_CAPABILITIES, Arch, format_capability
 from sparsekit.model.toolchain import Toolchain
@@ -41,7 +41,7 @@ class Finding:
 
 
 @click.command()
-@click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+@cache_dir_option
 @output_options
 def command(cache_dir: Path | None, form: str, output: Path | None) -> None:
     """GPUs, driver, compilers, tools, store, and what is missing.

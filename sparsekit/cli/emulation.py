@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sparsekit.cli.options import say
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
-from sparsekit.errors import GpuError, ToolchainError, UsageError
-from sparsekit.model.arch import Arch, ArchRequest, parse_archs
+from sparsekit.errors import GpuError, ToolchainError
+from sparsekit.model.arch import Arch, parse_archs
 
 if TYPE_CHECKING:
     from sparsekit.check.emulated_campaign import EmulationPlan
@@ -58,13 +58,3 @@ def emulated_targets(session: Session, choices: Sequence[Choice], arch: str | No
     if not targets:
         raise ToolchainError(f"no kernel has a target that --arch {arch} means")
     return targets
-
-
-def one_arch(text: str | None, choices: Sequence[Choice]) -> ArchRequest:
-    """The arch that `run` emulates: the one that is named, else the first of the kernels."""
-    from sparsekit.operators.load import first_arch
-
-    requests = parse_archs(text) if text is not None else (first_arch(choices),)
-    if len(requests) != 1:
-        raise UsageError(f"--arch must name one arch to run, found {text}")
-    return requests[0]

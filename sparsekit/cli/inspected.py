@@ -17,7 +17,7 @@ from sparsekit.codegen.foreign_ledgers import ForeignReader
 from sparsekit.codegen.inspect import Inspector, Reading
 from sparsekit.codegen.ledger import Ledger, Name
 from sparsekit.discover import Broken
-from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.errors import EXIT_OK, CompileError, ToolchainError, UsageError
 from sparsekit.model.arch import ArchRequest
 from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.store.notes import Notes
@@ -47,7 +47,7 @@ class Inspected:
             return ToolchainError.exit_code
         if self.broken:
             return max(b.exit_code for b in self.broken)
-        return 0 if self.ledgers else UsageError.exit_code
+        return EXIT_OK if self.ledgers else UsageError.exit_code
 
 
 def _reading(steps: Iterator[Reading], total: int) -> Iterator[Reading]:

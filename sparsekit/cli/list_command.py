@@ -12,8 +12,9 @@ from sparsekit.cli.emit import emit
 from sparsekit.cli.options import output_options, place_options
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Broken, Choice
-from sparsekit.errors import SparsekitError
+from sparsekit.errors import EXIT_OK, SparsekitError
 from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest
+from sparsekit.model.kernel import LANG_PREFIXES
 from sparsekit.model.op import Op
 from sparsekit.report.build import broken_data, broken_tables
 from sparsekit.report.document import Document, Lines, Table
@@ -54,7 +55,7 @@ def command(
         broken = catalog.broken
         emit(_document(kernels, list(catalog.ops.values()), broken), form, output)
     codes = [b.exit_code for b in broken] + [p.exit_code for _, p in listed if p]
-    ctx.exit(max(codes, default=0))
+    ctx.exit(max(codes, default=EXIT_OK))
 
 
 def _kernel(session: Session, choice: Choice) -> tuple[dict[str, Any], SparsekitError | None]:
@@ -100,7 +101,7 @@ def _document(
     columns = ("op", "kernel", "variant", "same bits as", "default targets", "built")
     rows = [
         (
-            k["op"], f"{'cu' if k['lang'] == 'cuda' else 'triton'}/{k['kernel']}", v["name"],
+            k["op"], f"{LANG_PREFIXES[k['lang']]}/{k['kernel']}", v["name"],
             v["same_bits_as"], " ".join(_plain(k["targets"])), " ".join(v["built"]) or "nothing",
         )
         for k in kernels
