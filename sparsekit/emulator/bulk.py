@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import BULK_AGENT, BULK_STORE_AGENT
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier
 
 if TYPE_CHECKING:

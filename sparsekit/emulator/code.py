@@ -85,6 +85,10 @@ class Code:
             self.slots[key] = found
         return found
 
+    def register_name(self, slot: int) -> str:
+        """The register at a place in the register file, for a message."""
+        return next(s.name for s in self.slots.values() if s.index == slot)
+
     @cached_property
     def shared_cell(self) -> int:
         """The bytes of a cell of shared memory that no access splits, at most 16."""

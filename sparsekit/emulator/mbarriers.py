@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsekit.emulator.access_log import WRITE
+from sparsekit.emulator.access_kinds import WRITE
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import INIT_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.findings import StopLaunch
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier, MBarrierTexts, MWait, MWaiting
 from sparsekit.emulator.mbarrier_order import MBarrierOrder
 

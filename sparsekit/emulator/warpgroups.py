@@ -15,7 +15,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import WGMMA_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
@@ -127,7 +128,7 @@ class Warpgroups:
             self._fenced[row] = True
 
     def _name(self, slot: int) -> str:
-        return next(s.name for s in self._machine.code.slots.values() if s.index == slot)
+        return self._machine.code.register_name(slot)
 
     # ---- groups
 

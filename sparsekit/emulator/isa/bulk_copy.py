@@ -10,7 +10,8 @@ from sparsekit.emulator import bulk_moves as moves
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk import Signal
 from sparsekit.emulator.clocks import BULK_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.atomics import combined
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.memory import GLOBAL_BASE

@@ -11,7 +11,8 @@ from sparsekit.emulator.access import store_shared
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk_moves import note_shared
 from sparsekit.emulator.clocks import TENSOR_AGENT, TENSOR_LOAD_AGENT, TENSOR_STORE_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.matrix_operand import chunks_of, element_places, tensor_core_operand
 from sparsekit.emulator.table import Chapter, Matched, unsupported

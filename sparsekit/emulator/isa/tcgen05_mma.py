@@ -13,7 +13,8 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk_moves import in_block, note_shared, shared_place
 from sparsekit.emulator.clocks import TENSOR_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.instruction_descriptor import Instruction, decode
 from sparsekit.emulator.isa.bulk_copy import shared_address
 from sparsekit.emulator.isa.mma import ELEMENTS

@@ -15,7 +15,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk_moves import note_shared
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.mma import ELEMENTS
 from sparsekit.emulator.matrix_operand import chunks_of, element_places, warpgroup_operand
 from sparsekit.emulator.table import Chapter, Matched, unsupported
