@@ -238,7 +238,9 @@ def test_a_variable_of_the_kernel_s_own_is_no_launch_fact(run_cli, tmp_path):
         'extern "C" __device__ unsigned scale_limit = 7;\n',
     )
     build(run_cli, str(folder) + ":plain", "--arch", "8.0;9.0")
-    for file in (tmp_path / "store").glob("v1/*/*/manifest.json"):
+    manifests = list((tmp_path / "store").glob("v1/*/*/manifest.json"))
+    assert len(manifests) == 2
+    for file in manifests:
         (entry,) = json.loads(file.read_text())["entries"]
         assert entry["launch_facts"] == {"dynamic_smem_bytes": 512}
 

@@ -287,7 +287,9 @@ def test_kv_rows_are_gathers_and_indices_are_not(run_shipped, arch):
 
 
 def test_the_gathers_of_cuda_are_the_16_byte_copies(run_shipped):
-    for entry in inspect(run_shipped, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]:
+    entries = inspect(run_shipped, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]
+    assert entries
+    for entry in entries:
         assert set(entry["gathers"]) == {"LDGSTS"}
         assert set(entry["gathers"]["LDGSTS"]) == {"16"}
         assert entry["facts"]["gather.count"] < sum(entry["sass_loads"]["LDGSTS"].values())

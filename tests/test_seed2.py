@@ -108,7 +108,9 @@ def test_no_prefill_spills_with_the_hint(run_shipped, inspected, archs, toolchai
 @pytest.mark.parametrize("variant", MAX_LOOP)
 def test_loads_in_the_max_loop_of_gated_pool(run_shipped, inspected, variant):
     entries = inspected(run_shipped, "gated_pool")["entries"]
-    for entry in [e for e in entries if e["variant"] == variant]:
+    own = [e for e in entries if e["variant"] == variant]
+    assert own
+    for entry in own:
         expected = MAX_LOOP[variant][entry["toolchain"]]
         assert entry["facts"]["loop0.loads"] == expected, (entry["arch"], entry["toolchain"])
         assert entry["facts"]["loops.max_loads"] == 8

@@ -19,10 +19,10 @@ _DTYPES: dict[torch.dtype, str] = {
     torch.bool: "i1",
 }  # fmt: skip
 _BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
-_LARGEST_ALIGNMENT = 256
+_LARGEST_ALIGNMENT_BYTES = 256
 _LEAD_CYCLES = 1_000_000  # about half a millisecond
 EVENT_RESOLUTION_S = 0.5e-6  # of cudaEventElapsedTime, as its documentation says
-ALLOCATED = 256  # what torch's allocators make every new CUDA tensor's address a multiple of
+ALLOCATION_ALIGN_BYTES = 256  # of every new CUDA tensor's address, by torch's allocators
 
 
 def is_tensor(value: object) -> bool:
@@ -47,7 +47,9 @@ def dtype_argument(value: object) -> str | None:
 
 def alignment(address: int) -> int:
     """The largest power of two up to 256 that divides the address."""
-    return min(address & -address, _LARGEST_ALIGNMENT) if address else _LARGEST_ALIGNMENT
+    return (
+        min(address & -address, _LARGEST_ALIGNMENT_BYTES) if address else _LARGEST_ALIGNMENT_BYTES
+    )
 
 
 def address(tensor: torch.Tensor) -> int:
