@@ -62,7 +62,7 @@ class MBarriers:
                 text = f"the mbarrier at {self._place(place)} is initialised again while in use"
                 machine.fault("mbarrier", text, at, thread)
             maker = thread // WARP
-            stamp = clocks.stamp() + int(clocks.agents_of(np.array([maker]), INIT_AGENT)[0])
+            stamp = clocks.stamp() + clocks.agent_of(maker, INIT_AGENT)
             barrier = MBarrier(
                 place, count, clocks.barrier_agent(self._number(place)), at, maker, stamp,
                 clocks.nothing(), clocks.nothing(), count,

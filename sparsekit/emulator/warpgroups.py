@@ -133,7 +133,7 @@ class Warpgroups:
     # ---- groups
 
     def agent(self, leader: int) -> int:
-        return int(self._machine.clocks.agents_of(np.array([leader]), WGMMA_AGENT)[0])
+        return self._machine.clocks.agent_of(leader, WGMMA_AGENT)
 
     def commit(self, convoy: Convoy, mask: Array | None) -> None:
         machine = self._machine

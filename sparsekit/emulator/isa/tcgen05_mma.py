@@ -18,11 +18,11 @@ from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.instruction_descriptor import Instruction, decode
 from sparsekit.emulator.isa.bulk_copy import shared_address
 from sparsekit.emulator.isa.mma import ELEMENTS
+from sparsekit.emulator.isa.tcgen05_copy import pair_of
 from sparsekit.emulator.isa.tcgen05_memory import (
     GROUP,
     TensorOperation,
     agent_of,
-    pair_of,
     tensor_address,
 )
 from sparsekit.emulator.isa.wgmma import read_matrix
