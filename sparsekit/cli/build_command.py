@@ -19,8 +19,8 @@ from sparsekit.cli.options import (
     toolchain_option,
 )
 from sparsekit.cli.session import open_session
-from sparsekit.discover import Broken
 from sparsekit.errors import EXIT_OK, CompileError, ToolchainError, UsageError
+from sparsekit.kernel_folders import Broken
 from sparsekit.report.build import build_document, plan_document
 
 

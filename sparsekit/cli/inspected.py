@@ -16,8 +16,8 @@ from sparsekit.codegen.foreign import is_foreign
 from sparsekit.codegen.foreign_ledgers import ForeignReader
 from sparsekit.codegen.inspect import Inspector, Reading
 from sparsekit.codegen.ledger import Ledger, Name
-from sparsekit.discover import Broken
 from sparsekit.errors import EXIT_OK, CompileError, ToolchainError, UsageError
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.arch import ArchRequest
 from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.store.notes import Notes

@@ -11,8 +11,9 @@ import click
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import output_options, place_options
 from sparsekit.cli.session import Session, open_session
-from sparsekit.discover import Broken, Choice
+from sparsekit.discover import Choice
 from sparsekit.errors import EXIT_OK, SparsekitError
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest
 from sparsekit.model.kernel import LANG_PREFIXES
 from sparsekit.model.op import Op

@@ -10,8 +10,9 @@ from sparsekit.aot.execute import Outcome, execute
 from sparsekit.aot.plan import Plan, Planner
 from sparsekit.cli.options import say
 from sparsekit.cli.progress import shown
-from sparsekit.discover import Broken, Catalog
+from sparsekit.discover import Catalog
 from sparsekit.errors import MissingArtifactError
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.arch import ArchRequest
 from sparsekit.revisions import REVISIONS
 from sparsekit.settings import Settings, load

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Refusal
-from sparsekit.discover import Broken
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.artifact import CompileJob, EntryRecord, Manifest
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
