@@ -8,6 +8,7 @@ import pytest
 
 from sparsekit.errors import UsageError
 from sparsekit.model.arch import ALL_CAPABILITIES, Arch, ArchRequest, parse_arch, parse_archs
+from sparsekit.model.toolchain import assembler_role
 
 SPELLINGS = {
     "sm_90a": (9, 0, "a"), "sm90a": (9, 0, "a"), "90a": (9, 0, "a"), "9.0a": (9, 0, "a"),
@@ -100,3 +101,14 @@ def test_ptx_runs_on_later_devices_only_when_it_has_no_suffix():
 
 def test_archs_compare_by_number_not_by_text():
     assert parse_arch("sm_103") > parse_arch("sm_100f") > parse_arch("sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("triton", "capability", "blackwell"),
+    [
+        ("3.8.0", (9, 0), False), ("3.8.0", (10, 0), True), ("3.8.0+git1", (12, 1), True),
+        ("3.9.0", (8, 9), False), ("3.9.0", (9, 0), True), ("3.10.0", (9, 0), True),
+    ],
+)  # fmt: skip
+def test_the_assembler_that_triton_uses(triton, capability, blackwell):
+    assert (assembler_role(triton, capability) == "ptxas-blackwell") is blackwell
