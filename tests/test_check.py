@@ -428,15 +428,22 @@ def test_memory_that_runs_out_skips_what_needed_it():
             raise torch.OutOfMemoryError("no memory")
 
     case = OPS["gated_pool"].case(SMALL["gated_pool"])
-    for results in (
-        against_bits(
-            OPS["gated_pool"], [Pair(*[Fake("gated_pool", Exhausts())] * 2)], [case], CPU, 1
+    for results, against in (
+        (
+            against_bits(
+                OPS["gated_pool"], [Pair(*[Fake("gated_pool", Exhausts())] * 2)], [case], CPU, 1
+            ),
+            "itself",
         ),
-        against_reference(OPS["gated_pool"], [Fake("gated_pool", Exhausts())], [case], CPU, 1),
+        (
+            against_reference(OPS["gated_pool"], [Fake("gated_pool", Exhausts())], [case], CPU, 1),
+            "float64",
+        ),
     ):
         found = list(results)
         assert found
         assert all(r.skipped and "no memory" in r.reason for r in found)
+        assert found[0].against == against
 
 
 def test_the_user_s_tensors_of_a_wrong_rank_are_an_error():

@@ -16,6 +16,7 @@ from sparsekit.check.verify import (
     BATCHES,
     ON_STREAMS,
     ROWS,
+    name_of_base,
     verify_bits,
     verify_reference,
     verify_rows,
@@ -24,7 +25,7 @@ from sparsekit.check.verify import (
 from sparsekit.check.workload import Unrunnable, Workload, make_workload, user_workload
 from sparsekit.errors import SpecError, UsageError, first_line
 from sparsekit.model.op import Case, Op
-from sparsekit.model.results import VerifyResult
+from sparsekit.model.results import FLOAT64, VerifyResult
 from sparsekit.runtime.tensors import synchronize
 
 
@@ -34,6 +35,10 @@ class Pair:
 
     subject: Subject
     base: Subject
+
+    @property
+    def against(self) -> str:
+        return name_of_base(self.subject, self.base)
 
 
 def chosen_cases(op: Op, pattern: str | None, tags: Sequence[str]) -> list[Case]:
@@ -60,7 +65,7 @@ def against_reference(
                 workload = make_workload(op, reference, case, probe, device)
                 yield from verify_reference(workload, subjects, reference, repeat)
             except (Unrunnable, torch.OutOfMemoryError) as error:
-                yield from (_skipped(op, s, case, "float64", device, error) for s in subjects)
+                yield from (_skipped(op, s, case, FLOAT64, device, error) for s in subjects)
             synchronize(device)  # a faulted device must not judge the cases that follow
 
 
@@ -77,13 +82,13 @@ def against_bits(
         try:
             workload = make_workload(op, reference, case, op.probes[0], device)
         except Unrunnable as error:
-            yield from (_skipped(op, p.subject, case, _against(p), device, error) for p in pairs)
+            yield from (_skipped(op, p.subject, case, p.against, device, error) for p in pairs)
             continue
         for pair in pairs:
             try:
                 yield verify_bits(workload, pair.subject, pair.base, repeat)
             except torch.OutOfMemoryError as error:
-                yield _skipped(op, pair.subject, case, _against(pair), device, error)
+                yield _skipped(op, pair.subject, case, pair.against, device, error)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(s.kernel, s.variant, s.arch): s for s in (p.subject for p in pairs)}.values())
     for case in listed if rows else ():
@@ -119,7 +124,7 @@ def on_inputs(
     try:
         yield from verify_reference(workload, subjects, load_reference(op), repeat)
     except torch.OutOfMemoryError as error:
-        yield from (_skipped(op, s, workload.case, "float64", device, error) for s in subjects)
+        yield from (_skipped(op, s, workload.case, FLOAT64, device, error) for s in subjects)
 
 
 def _grown(op: Op, case: Case) -> Case:
@@ -144,10 +149,6 @@ def _of_each(
         except torch.OutOfMemoryError as error:
             yield _skipped(op, subject, case, against, device, error)
         synchronize(device)  # a faulted device must not judge the cases that follow
-
-
-def _against(pair: Pair) -> str:
-    return f"{pair.base.kernel}:{pair.base.variant}"
 
 
 def _skipped(

@@ -29,10 +29,9 @@ from sparsekit.errors import (
     ToolchainError,
 )
 from sparsekit.model.op import Tensor
-from sparsekit.model.results import Finding, OutputCheck, VerifyResult
+from sparsekit.model.results import FLOAT64, Finding, OutputCheck, VerifyResult
 from sparsekit.runtime.tensors import on_streams, synchronize
 
-FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
 STREAMS = 4
 ON_STREAMS = f"itself on {STREAMS} streams at once"
@@ -107,8 +106,7 @@ def verify_reference(
 
 def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int) -> VerifyResult:
     """The subject's outputs against the base's, byte for byte; the base may be the subject."""
-    same = (base.kernel, base.variant) == (subject.kernel, subject.variant)
-    against = "itself" if same else f"{base.kernel}:{base.variant}"
+    against = name_of_base(subject, base)
     blank = _blank(workload, subject, against)
     try:
         first = _run(base, workload)
@@ -130,6 +128,11 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
         reused=result.reused + first.ran.reused,
     )  # fmt: skip
     return _finished(total, checks)
+
+
+def name_of_base(subject: Subject, base: Subject) -> str:
+    same = (base.kernel, base.variant) == (subject.kernel, subject.variant)
+    return "itself" if same else f"{base.kernel}:{base.variant}"
 
 
 def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:

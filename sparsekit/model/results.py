@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+FLOAT64 = "float64"  # what a result of the check by the reference is against
+
 
 @dataclass(frozen=True)
 class OutputCheck:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult
+from sparsekit.model.results import FLOAT64
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.profile import profile_parts
@@ -85,7 +86,7 @@ def checks(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
 
 
 def _bitwise(results: Sequence[Mapping[str, Any]]) -> str:
-    compared = [r for r in results if r["against"] != "float64" and not r["skipped"]]
+    compared = [r for r in results if r["against"] != FLOAT64 and not r["skipped"]]
     tensors = sum(len(r["outputs"]) for r in compared)
     same = sum(c["ok"] for r in compared for c in r["outputs"].values())
     return (
