@@ -103,7 +103,9 @@ class Catalog(KernelFolders):
         if slash:
             bearing = [k for k in bearing if k.lang == _LANGS[lang]]
         elif name in self.ops and not reference.variant:
-            return [k for k in self.kernels if k.op == name], True
+            # A kernel for fewer targets was made for them, and is preferred.
+            of_op = [k for k in self.kernels if k.op == name]
+            return sorted(of_op, key=lambda k: len(k.targets)), True
         elif reference.variant and name in self.ops:
             of_op = [k for k in self.kernels if k.op == name and k.variant(reference.variant)]
             bearing = bearing or of_op

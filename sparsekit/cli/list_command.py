@@ -81,6 +81,7 @@ def _kernel(session: Session, choice: Choice) -> tuple[dict[str, Any], Sparsekit
         "op": kernel.op,
         "folder": str(kernel.folder),
         "targets": list(kernel.targets),
+        "proven_on": None if kernel.proven_on is None else list(kernel.proven_on),
         "variants": [
             {
                 "name": v.name, "same_bits_as": v.same_bits_as, "built": built[v.name],
@@ -99,11 +100,12 @@ def _document(
     in_full: bool = False,
 ) -> Document:  # fmt: skip
     """in_full: the ops with all that they take."""
-    columns = ("op", "kernel", "variant", "same bits as", "default targets", "built")
+    columns = ("op", "kernel", "variant", "same bits as", "ran on", "default targets", "built")
     rows = [
         (
             k["op"], f"{LANG_PREFIXES[k['lang']]}/{k['kernel']}", v["name"],
-            v["same_bits_as"], " ".join(_plain(k["targets"])), " ".join(v["built"]) or "nothing",
+            v["same_bits_as"], _ran_on(k["proven_on"]), " ".join(_plain(k["targets"])),
+            " ".join(v["built"]) or "nothing",
         )
         for k in kernels
         for v in k["variants"]
@@ -124,6 +126,11 @@ def _document(
         "broken": broken_data(broken),
     }
     return Document(data, tuple(parts))
+
+
+def _ran_on(proven_on: list[str] | None) -> str | None:
+    """The compute capabilities; elsewhere it was emulated only."""
+    return None if proven_on is None else " ".join(proven_on) or "nothing yet"
 
 
 def _plain(targets: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from sparsekit.errors import SpecError, UsageError
+from sparsekit.model.arch import ALL_CAPABILITIES, format_capability
 from sparsekit.model.fields import type_problems
 from sparsekit.model.kernel import (
     ELEMENT_BYTES,
@@ -69,6 +70,9 @@ def _target_problems(kernel: Kernel) -> Iterable[str]:
             yield "targets is empty"
     except UsageError as error:
         yield f"targets: {error}"
+    for name in kernel.proven_on or ():
+        if name not in map(format_capability, ALL_CAPABILITIES):
+            yield f"proven_on: expected compute capabilities such as '9.0', found {name!r}"
 
 
 def _name_problems(what: str, names: Iterable[str], form: re.Pattern[str] | None) -> Iterable[str]:

@@ -12,8 +12,10 @@ from sparsekit.aot.plan import Planner
 from sparsekit.discover import Catalog, Choice, only_op
 from sparsekit.errors import UsageError
 from sparsekit.model.arch import ALL_CAPABILITIES, ArchRequest, parse_archs
+from sparsekit.operators.first_use import FirstUse
 from sparsekit.operators.operator import Operator
 from sparsekit.revisions import REVISIONS
+from sparsekit.store.notes import Notes
 from sparsekit.store.open import open_store
 from sparsekit.toolchain.find import Toolchains
 
@@ -39,12 +41,16 @@ def load(
     store = open_store(settings.cache_dir, note)
     store_options = ("--cache-dir", str(settings.cache_dir)) if cache_dir is not None else ()
     planner = Planner(Toolchains(settings), lineinfo=lineinfo, store_options=store_options)
-    driver = None
+    driver = first_use = None
     if device == "cpu":
         driver = emulated_driver(choices, arch, strict, without)
     elif arch is not None:
         raise UsageError("arch goes with device='cpu'; a GPU has its own")
-    return Operator(op, choices, planner, store, build=build, note=note, driver=driver)
+    else:
+        first_use = FirstUse(Notes(store.root), ("--cache-dir", str(store.root.absolute())))
+    return Operator(
+        op, choices, planner, store, build=build, note=note, driver=driver, first_use=first_use
+    )
 
 
 def emulated_driver(
