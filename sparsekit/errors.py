@@ -78,3 +78,9 @@ class StoreError(SparsekitError):
     """The artifact store cannot be used as it stands."""
 
     exit_code = 7
+
+
+OF_ONE_KERNEL = (
+    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
+)  # fmt: skip
+"""What goes wrong with one kernel of several, and leaves the others to be looked at."""

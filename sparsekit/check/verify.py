@@ -18,16 +18,7 @@ from sparsekit.check.placement import fingerprint
 from sparsekit.check.reference import asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
 from sparsekit.check.workload import Workload
-from sparsekit.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CompileError,
-    GpuError,
-    NoKernelError,
-    SpecError,
-    StoreError,
-    ToolchainError,
-)
+from sparsekit.errors import OF_ONE_KERNEL, NoKernelError
 from sparsekit.model.op import Tensor
 from sparsekit.model.results import FLOAT64, Finding, OutputCheck, VerifyResult
 from sparsekit.runtime.tensors import on_streams, synchronize
@@ -37,9 +28,6 @@ STREAMS = 4
 ON_STREAMS = f"itself on {STREAMS} streams at once"
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
 # What a kernel fails by; whatever else is raised ends the campaign.
-_OF_ONE_KERNEL = (
-    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,7 @@ def verify_reference(
         blank = _blank(workload, subject, FLOAT64)
         try:
             runs = _runs(subject, workload, repeat)
-        except _OF_ONE_KERNEL as error:
+        except OF_ONE_KERNEL as error:
             ran.append((subject, None, _stopped(blank, error)))
             continue
         ended = [r for r in runs if not r.ran.stopped]
@@ -111,7 +99,7 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
     try:
         first = _run(base, workload)
         runs = _runs(subject, workload, repeat)
-    except _OF_ONE_KERNEL as error:
+    except OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     result = _steady(blank, runs)
     if first.ran.stopped or runs[0].ran.stopped:
@@ -145,7 +133,7 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     try:
         whole = _run(subject, workload)
         parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except _OF_ONE_KERNEL as error:
+    except OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     blank = _steady(blank, [whole])
     checks: dict[str, OutputCheck] = {}
@@ -173,7 +161,7 @@ def verify_streams(workload: Workload, subject: Subject) -> VerifyResult:
             for own in guarded
         ]
         on_streams(workload.device, calls)
-    except _OF_ONE_KERNEL as error:
+    except OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     blank = _steady(blank, [alone])
     checks: dict[str, OutputCheck] = {}

@@ -13,9 +13,7 @@ from sparsekit.check.compare import tensor_sha256
 from sparsekit.check.reference import load_reference
 from sparsekit.check.workload import Unrunnable, Workload, make_workload
 from sparsekit.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CompileError,
+    OF_ONE_KERNEL,
     ContextLostError,
     GpuError,
     NoKernelError,
@@ -129,7 +127,7 @@ def _enter(
             continue
         except ContextLostError:
             raise
-        except (ArgumentError, ArgumentTypeError, GpuError, CompileError) as error:
+        except OF_ONE_KERNEL as error:
             failed.append(Timing(contender.label, contender.label, "", problem=str(error)))
             continue
         if timing.problem:
