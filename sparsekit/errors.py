@@ -11,6 +11,11 @@ EXIT_CHECK_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says, on one line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class SparsekitError(Exception):
     """A failure that the user can act on."""
 
@@ -73,3 +78,9 @@ class StoreError(SparsekitError):
     """The artifact store cannot be used as it stands."""
 
     exit_code = 7
+
+
+OF_ONE_KERNEL = (
+    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
+)  # fmt: skip
+"""What goes wrong with one kernel of several, and leaves the others to be looked at."""

@@ -70,8 +70,6 @@ def _git(folder: Path, *arguments: str) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"{' '.join(command)} did not answer in {_LIMIT_S:.0f} s") from error
     if done.returncode != 0:
-        told = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[
-            -1
-        ]
-        raise UsageError(f"{' '.join(command)}: {told}")
+        told = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        raise UsageError(f"{' '.join(command)}: {told[-1]}")
     return done.stdout

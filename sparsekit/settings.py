@@ -84,6 +84,11 @@ def child_environment(keep: Mapping[str, str]) -> dict[str, str]:
     return {**{k: os.environ[k] for k in neutral if k in os.environ}, **keep}
 
 
+def own_environment(keep: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child that is this program again: ours, and what is given."""
+    return {**os.environ, **keep}
+
+
 def _project_table(folder: Path) -> dict[str, object]:
     """`[tool.sparsekit]` of the pyproject.toml in the folder, checked for unknown keys."""
     file = folder / "pyproject.toml"

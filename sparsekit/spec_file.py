@@ -1,15 +1,18 @@
-"""Reading `spec.py` and `op.py`, Python files that are data, and calling what they define.
+"""Running the Python files of kernels, ops and users, and calling what they define.
 
-Their syntax tree is checked before they run: they import `sparsekit.model` and a few pure modules
-of the standard library, and name no builtin that reaches outside. That keeps mistakes out, not
-malice: a kernel folder is code that you run, like any source that you compile.
+`spec.py` and `op.py` are data. Their syntax tree is checked before they run: they import
+`sparsekit.model` and a few pure modules of the standard library, and name no builtin that reaches
+outside. That keeps mistakes out, not malice: a kernel folder is code that you run, like any source
+that you compile.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from sparsekit.errors import SparsekitError, SpecError
@@ -53,6 +56,24 @@ def read_object(file: Path, name: str, kind: type[T]) -> T:
     return found
 
 
+def load_module(file: Path, name: str) -> ModuleType:
+    """A Python file that is code, such as reference.py, run as a module of that name.
+
+    Raises SpecError with file and line when it does not load.
+    """
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too, as above
+        raise SpecError(f"{_at(file, error)} does not load: {_told(error)}") from error
+    return module
+
+
 def ask(file: Path, what: str, function: Callable[..., Any], *args: Any, kind: Any) -> Any:
     """What a function of spec.py or op.py says of a call, of the annotated kind.
 
@@ -63,9 +84,7 @@ def ask(file: Path, what: str, function: Callable[..., Any], *args: Any, kind: A
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        line = _line(error, file)
-        at = f"{file}:{line}" if line else str(file)
-        raise SpecError(f"{at}: {what} raised {_told(error)}") from error
+        raise SpecError(f"{_at(file, error)}: {what} raised {_told(error)}") from error
     for problem in type_problems(answer, kind, what):
         raise SpecError(f"{file}: {problem}")
     return answer
@@ -98,6 +117,12 @@ def _check(tree: ast.Module, file: Path) -> None:
                     f"{file}:{node.lineno}: imports {module}; {file.name} is data and may import "
                     f"sparsekit.model and pure standard modules ({', '.join(sorted(_MODULES)[1:])})"
                 )
+
+
+def _at(file: Path, error: BaseException) -> str:
+    """The file, with the line where the error arose if it arose there."""
+    line = _line(error, file)
+    return f"{file}:{line}" if line else str(file)
 
 
 def _line(error: BaseException, file: Path) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,12 +81,40 @@ def run_cli(tmp_path: Path, known_digests: Path):
     return run
 
 
+def common_folder(tmp_path_factory, variable: str, name: str) -> Path:
+    """One folder for all processes of a run; the variable names one that outlives it."""
+    folder = Path(os.environ.get(variable) or common_root(tmp_path_factory) / name)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def common_root(tmp_path_factory) -> Path:
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def shipped_store(tmp_path_factory) -> Path:
+    """A store of what we ship: who needs an artifact first builds it, and others find it.
+
+    $SPARSEKIT_TEST_STORE keeps it between runs.
+    """
+    return common_folder(tmp_path_factory, "SPARSEKIT_TEST_STORE", "shipped")
+
+
+@pytest.fixture
+def run_shipped(run_cli, shipped_store):
+    """`run_cli` with the store of what we ship."""
+    return partial(run_cli, SPARSEKIT_CACHE_DIR=str(shipped_store))
+
+
 @pytest.fixture(scope="session")
 def toolchain_data_dir(tmp_path_factory) -> Path:
     """A data folder with the compilers; $SPARSEKIT_TEST_TOOLCHAIN_DIR keeps it between runs."""
-    kept = os.environ.get("SPARSEKIT_TEST_TOOLCHAIN_DIR")
-    data = Path(kept) if kept else tmp_path_factory.mktemp("data")
+    data = common_folder(tmp_path_factory, "SPARSEKIT_TEST_TOOLCHAIN_DIR", "data")
     command = [sys.executable, "-m", "sparsekit", "toolchain", "add", *COMPILERS]
     env = {**os.environ, "SPARSEKIT_DATA_DIR": str(data), "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, check=True, env=env, cwd=data)
+    with (data / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True, env=env, cwd=data)
     return data

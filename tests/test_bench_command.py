@@ -56,7 +56,7 @@ def invoke(tmp_path, monkeypatch):
     told_peer.timer = timer
     gpu = Device((9, 0), 132, 232448, 0, "Told GPU", "0000:00:00.0")
     monkeypatch.setattr(
-        "sparsekit.cli.bench_command.gpu_of", lambda text: (torch.device("cpu"), gpu)
+        "sparsekit.cli.bench_command.gpu_of", lambda text, or_cpu: (torch.device("cpu"), gpu)
     )
     monkeypatch.setattr("sparsekit.cli.bench_command.Watch", lambda bus: Watch(bus, object()))
     monkeypatch.setattr("sparsekit.measure.timer.CudaTimer", lambda device: timer)

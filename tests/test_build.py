@@ -139,6 +139,25 @@ def test_what_can_change_the_bytes_changes_the_key(change, run_cli, tmp_path):
     assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
 
 
+def test_the_name_of_an_entry_is_part_of_the_key(run_cli, tmp_path):
+    """ptxas allots registers by it."""
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    plan = ("build", f"{folder}:plain", "--arch", "8.0", "-n", "--format", "json")
+
+    def key() -> str:
+        return json.loads(run_cli(*plan).stdout)["jobs"][0]["key"]
+
+    spec, before = (folder / "spec.py").read_text(), key()
+    (folder / "spec.py").write_text(
+        spec.replace('"scale",\n            (', '"renamed",\n            (').replace(
+            'Launch("scale"', 'Launch("renamed"'
+        )
+    )
+    assert key() != before
+    (folder / "spec.py").write_text(spec)
+    assert key() == before
+
+
 def test_a_file_beside_a_triton_source_is_part_of_the_key(run_cli, tmp_path):
     folder = copy(TRITON, tmp_path / "scale_triton")
     before = build(run_cli, str(folder), "--arch", "8.0")
@@ -219,7 +238,9 @@ def test_a_variable_of_the_kernel_s_own_is_no_launch_fact(run_cli, tmp_path):
         'extern "C" __device__ unsigned scale_limit = 7;\n',
     )
     build(run_cli, str(folder) + ":plain", "--arch", "8.0;9.0")
-    for file in (tmp_path / "store").glob("v1/*/*/manifest.json"):
+    manifests = list((tmp_path / "store").glob("v1/*/*/manifest.json"))
+    assert len(manifests) == 2
+    for file in manifests:
         (entry,) = json.loads(file.read_text())["entries"]
         assert entry["launch_facts"] == {"dynamic_smem_bytes": 512}
 
@@ -401,7 +422,7 @@ def test_too_much_shared_memory_names_need_and_limit(run_cli, tmp_path):
         (TRITON, 'Arg("columns", "i32"),', "", "columns"),
         (TRITON, '{"BLOCK": 64}', "{}", "compile-time parameter BLOCK"),
         (TRITON, '{"BLOCK": 64}', '{"BLOCK": 60}', "power of 2"),
-        (TRITON, 'Arg("alpha", "fp32")', 'Arg("beta", "fp32")', "'beta'"),
+        (TRITON, 'Arg("alpha", "fp32")', 'Arg("beta", "fp32", "alpha")', "'beta'"),
     ],
 )  # fmt: skip
 def test_a_spec_that_does_not_match_its_source(kernel, old, new, told, run_cli, tmp_path):
@@ -421,7 +442,40 @@ def test_a_compiler_error_has_file_and_line(run_cli, tmp_path):
     _replace(folder / "scale.cuh", "x * alpha", "x * beta")
     done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
     assert done.returncode == 5
-    assert 'scale.cuh(4): error: identifier "beta" is undefined' in done.stdout
+    assert f'\n{folder}/scale.cuh(4): error: identifier "beta" is undefined' in done.stdout
+    _replace(folder / "scale.cuh", "x * beta", "x * alpha")
+    _replace(folder / "kernel.cu", "= alpha;", "= beta;")
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
+    assert f'\n{folder}/kernel.cu(6): error: identifier "beta" is undefined' in done.stdout
+
+
+def test_an_error_of_triton_has_file_and_line_and_its_cause(run_cli, tmp_path):
+    folder = copy(TRITON, tmp_path / "scale_triton")
+    _replace(folder / "tiles.py", "return start", "return start + nothing")
+    done = run_cli("build", str(folder) + ":plain", "--arch", "8.0")
+    assert done.returncode == 5
+    lines = done.stdout.splitlines()
+    calls = f"{folder}/kernel.py:12: CompilationError: at 4:17:"
+    cause = f"{folder}/tiles.py:8: CompilationError: at 2:19:"
+    assert lines.index(calls) < lines.index(cause)
+    assert "NameError('nothing is not defined')" in lines[lines.index(cause) :]
+    assert (folder / "tiles.py").read_text().splitlines()[7] == "    return start + nothing"
+
+
+def test_a_variable_that_the_source_never_set_is_told_with_its_line(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    _replace(folder / "kernel.cu", "  factor[threadIdx.x] = alpha;", "  float sum;")
+    _replace(folder / "kernel.cu", "factor[threadIdx.x]);", "sum);\n    sum += alpha;")
+    build = ("build", str(folder) + ":plain", "--arch", "8.0")
+    plain, lines = run_cli(*build), run_cli(*build, "--lineinfo")
+    for done in (plain, lines):
+        assert done.returncode == 5, done.stdout + done.stderr
+        assert "before its definition on every path" in done.stdout
+        assert "either the source reads a variable that it has not set" in done.stdout
+        assert "or the compiler moved the read" in done.stdout
+    assert "build with --lineinfo to have the line of the source" in plain.stdout
+    assert f"({folder}/scale.cuh:4:" in lines.stdout
+    assert "build with --lineinfo" not in lines.stdout
 
 
 @pytest.mark.parametrize(
@@ -457,7 +511,9 @@ def test_an_assembler_that_the_user_chose_is_used_and_said(run_cli, tmp_path):
     told = next(line for line in done.stdout.splitlines() if "does not know sm_80" in line)
     assert str(stub) in told
     assert "12.8" in told
+    assert "that of CUDA 11.0 is the first that does" in told
     assert "TRITON_PTXAS_PATH" in told
+    assert list((tmp_path / "store").glob("v1/*/*/manifest.json")) == []
     assert "Traceback" not in done.stdout + done.stderr
     stub.write_text("#!/bin/sh\nexit 1\n")
     refused = run_cli("build", TRITON, "--arch", "8.0", TRITON_PTXAS_PATH=str(stub))

@@ -95,6 +95,16 @@ def test_the_toolchain_can_be_named_there_and_compiles_nothing(bundle, store):
     assert f"@{ELSEWHERE} --arch sm_120" in str(outcomes["sm_120"].error)
 
 
+def test_a_store_that_cannot_be_written_is_one_error(run_cli, bundle, tmp_path):
+    (tmp_path / "file").write_text("")
+    where = str(tmp_path / "file" / "store")
+    done = run_cli("bundle", "import", str(bundle), "--cache-dir", where)
+    assert done.returncode == 7
+    assert done.stderr.count("cannot be written") == 1
+    assert "name one of yours with --cache-dir" in done.stderr
+    assert "is lost" not in done.stderr
+
+
 def members(file):
     raw = zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).read()
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:

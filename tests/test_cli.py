@@ -10,6 +10,12 @@ import sys
 import pytest
 from conftest import ROOT
 
+from sparsekit.cli.device import gpu_of
+from sparsekit.discover import Catalog
+from sparsekit.errors import GpuError
+from sparsekit.model.call import Device
+from sparsekit.runtime.probe import Probe
+
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 CUDA, TRITON = str(KERNELS / "scale_cu") + ":plain", str(KERNELS / "scale_triton")
 COMMANDS = (
@@ -68,6 +74,11 @@ WRONG = {
     "no jobs": (["build", CUDA, "-j", "0"], 2, "-j"),
     "bad reference": (["build", "a b"], 2, "is no reference"),
     "folder without kernels": (["list", "--kernels", "/nonexistent"], 2, "expected a folder"),
+    "folder of no kernel": (["list", "--kernels", "docs"], 2,
+                            "docs: there is no spec.py in it, nor in a folder in it"),
+    "arch that is half": (["build", CUDA, "--arch", "9"], 2, "did you mean 9.0?"),
+    "cpu to time on": (["bench", CUDA, "--device", "cpu"], 2, "bench needs a GPU"),
+    "device to time on": (["profile", CUDA, "--device", "tpu"], 2, "must be cuda or cuda:N, found"),
     "path without a spec": (["build", str(KERNELS)], 2, "spec.py"),
     "prune without a limit": (["cache", "prune"], 2, "--older-than"),
     "age that is none": (["cache", "prune", "--older-than", "soon"], 2, "expected an age"),
@@ -187,7 +198,56 @@ def test_without_a_gpu_run_exits_6_and_so_does_verify_when_nothing_is_built(run_
         done = run_cli(*args)
         assert done.returncode == 6
         assert "see sparsekit doctor" in done.stderr
+        assert ("--device cpu" in done.stderr) == (args[0] != "bench")
         assert done.stdout == ""
+
+
+def test_an_op_is_listed_with_all_that_it_takes(run_cli):
+    lines = run_cli("list", CUDA).stdout.splitlines()
+    at = lines.index("scale")
+    assert [line.split()[2] for line in lines[2:at] if line] == ["plain"]
+    assert [" ".join(line.split()) for line in lines[at:] if "──" not in line] == [
+        "scale", "out = alpha * x.", "",
+        "Arguments", "argument role type shape must be",
+        "x input fp32 [rows, columns] –", "alpha input, 2.0 if not given float scalar –",
+        "out output fp32 [rows, columns] –", "",
+        "What run --set takes", "name mostly takes",
+        "rows a size", "columns a size", "x_pad 0 a size", "x_offset 0 a size", "",
+        "Cases", "case tags rows columns and",
+        "small smoke sanitize 7 64", "padded corner 7 60 x_pad=3 x_offset=1", "empty corner 0 64",
+    ]  # fmt: skip
+
+
+def test_every_op_is_listed_for_machines(run_cli):
+    found = json.loads(run_cli("list", "*", "--format", "json").stdout)
+    ops = Catalog().ops
+    assert sorted(told["op"] for told in found["ops"]) == sorted(ops)
+    for told in found["ops"]:
+        op = ops[told["op"]]
+        assert told["summary"] == op.summary
+        assert [i["name"] for i in told["inputs"]] == [i.name for i in op.inputs]
+        assert [tuple(o["shape"]) for o in told["outputs"]] == [o.shape for o in op.outputs]
+        assert {c["name"]: c["dims"] for c in told["cases"]} == {c.name: c.dims for c in op.cases}
+        assert [tuple(c["tags"]) for c in told["cases"]] == [c.tags for c in op.cases]
+    prefill = next(o for o in found["ops"] if o["op"] == "sparse_prefill")
+    assert prefill["inputs"][0] == {
+        "name": "q", "kind": "tensor", "dtypes": ["bf16"], "shape": ["s_q", "h_q", "d_qk"],
+        "optional": False, "divisible_by": 16, "stride_divisible_by": 8,
+    }  # fmt: skip
+    assert prefill["inputs"][3] == {"name": "sm_scale", "kind": "scalar", "type": "float"}
+    assert prefill["inputs"][4]["default"] == 512
+    assert prefill["known_values"]["values"] == ["normal", "nan", "inf"]
+
+
+def test_the_cpu_is_offered_where_it_serves():
+    one = Probe((Device((9, 0), 132, 232448),))
+    for or_cpu in (True, False):
+        with pytest.raises(GpuError) as error:
+            gpu_of("cuda:1", one, or_cpu=or_cpu)
+        assert str(error.value) == (
+            "--device cuda:1: the driver shows 1 GPU; see sparsekit doctor"
+            + ", or take --device cpu" * or_cpu
+        )
 
 
 def test_a_broken_spec_is_listed_and_exits_3(run_cli, tmp_path):
@@ -363,7 +423,12 @@ def test_cache_commands(run_cli, tmp_path):
     assert json.loads(run_cli("cache", "dir", "--format", "json").stdout)["dir"] == str(
         tmp_path / "store"
     )
-    assert run_cli("cache", "clear").returncode == 130  # nobody is there to say yes
+    refused = shell("sparsekit cache clear </dev/null", tmp_path / "store")
+    assert refused.returncode == 2
+    assert "Remove 1 artifacts" in refused.stderr
+    assert refused.stderr.endswith("nobody is there to say yes; give --yes to remove them\n")
+    assert shell("sparsekit cache clear <&-", tmp_path / "store").stderr == refused.stderr
+    assert shell("echo n | sparsekit cache clear", tmp_path / "store").returncode == 130
     cleared = run_cli("cache", "clear", "--yes", "--format", "json")
     assert len(json.loads(cleared.stdout)["removed"]) == 1
     assert json.loads(run_cli("cache", "info", "--format", "json").stdout)["artifacts"] == 0

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
 from sparsekit.aot.elf import read_cubin
 from sparsekit.aot.ptxas_log import Spills, remarks, spills
+from sparsekit.codegen.listing import ptx_listing
 from sparsekit.codegen.ptx_loads import ptx_loads
 from sparsekit.codegen.sass import access_bytes
 from sparsekit.errors import CompileError
@@ -101,6 +107,34 @@ def test_no_disassembler_anywhere(run_cli, only_tool):
     assert entry["registers"] > 0
 
 
+def on_a_terminal(store: Path, *args: str) -> str:
+    """What `sparsekit ARGS` shows on standard error where that is a terminal."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(store), "TERM": "xterm"}
+    command = [sys.executable, "-m", "sparsekit", *args]
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux tells that the other end was closed
+        while read := os.read(ours, 4096):
+            shown += read
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_a_terminal_shows_what_is_done_and_no_more(tmp_path):
+    built = on_a_terminal(tmp_path / "store", "build", CUDA, "--arch", "8.0")
+    assert "building" in built
+    assert "1/1" in built
+    looked = on_a_terminal(
+        tmp_path / "store", "inspect-sass", CUDA, "--arch", "8.0", "--no-build"
+    )  # fmt: skip
+    assert "building" not in looked
+    assert "reading code" in looked
+    assert "1/1" in looked
+
+
 @pytest.mark.parametrize(
     ("script", "told"),
     [
@@ -170,6 +204,30 @@ def test_ptx_loads():
     }  # fmt: skip
 
 
+BULK = """
+.version 9.0
+.target sm_90
+.address_size 64
+.entry k(.param .b64 x) {
+  .reg .b32 %r<3>; .reg .b64 %rd<3>;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r2];
+  cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 16;
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group.read 0;
+  cp.async.commit_group;
+  ret;
+}
+"""
+
+
+def test_only_what_reads_global_memory_is_a_load():
+    (entry,) = parse(BULK).entries
+    assert ptx_loads(entry) == {"cp.async.bulk": {"?": 1}}
+    marked = [line for line in ptx_listing(BULK, "k") if "<-- load" in line]
+    assert len(marked) == 1
+    assert "shared::cluster.global" in marked[0]
+
+
 LOG = """
 ptxas info    : Compiling entry function 'first' for 'sm_90'
 ptxas info    : Function properties for first
@@ -218,9 +276,9 @@ PREFILL = {"LDGSTS": {"16": 16}}
 
 
 @pytest.mark.parametrize("arch", ["8.0", "9.0", "10.0"])
-def test_kv_rows_are_gathers_and_indices_are_not(run_cli, arch):
+def test_kv_rows_are_gathers_and_indices_are_not(run_shipped, arch):
     """The prefill's 16 rows of 16 bytes; neither q, nor the indices, nor a loaded count."""
-    entries = inspect(run_cli, "triton/sparse_attn_paged:hint16", "--arch", arch)["entries"]
+    entries = inspect(run_shipped, "triton/sparse_attn_paged:hint16", "--arch", arch)["entries"]
     prefills = [e for e in entries if e["entry"] == "sparse_attn_paged_prefill"]
     assert [e["gathers"] for e in prefills] == [PREFILL, PREFILL]
     assert all(e["sass_loads"]["LDG"]["4"] >= 17 for e in prefills)  # indices among them
@@ -228,15 +286,17 @@ def test_kv_rows_are_gathers_and_indices_are_not(run_cli, arch):
     assert [e["gathers"] for e in merges] == [{}, {}]
 
 
-def test_the_gathers_of_cuda_are_the_16_byte_copies(run_cli):
-    for entry in inspect(run_cli, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]:
+def test_the_gathers_of_cuda_are_the_16_byte_copies(run_shipped):
+    entries = inspect(run_shipped, "cu/sparse_prefill:noskip", "--arch", "9.0")["entries"]
+    assert entries
+    for entry in entries:
         assert set(entry["gathers"]) == {"LDGSTS"}
         assert set(entry["gathers"]["LDGSTS"]) == {"16"}
         assert entry["facts"]["gather.count"] < sum(entry["sass_loads"]["LDGSTS"].values())
 
 
-def test_gated_pool_gathers_nothing(run_cli):
-    entries = inspect(run_cli, "gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
+def test_gated_pool_gathers_nothing(run_shipped):
+    entries = inspect(run_shipped, "gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
     assert len(entries) == 6
     assert [e["gathers"] for e in entries] == [{}] * 6
     with_gathers = [e for e in entries if "gather.min_bytes" in e["facts"]]
@@ -249,11 +309,11 @@ def test_the_second_call_disassembles_nothing(run_cli, only_tool):
     assert inspect(run_cli, CUDA, "--arch", "8.0", **only_tool("#!/bin/sh\nexit 1\n")) == first
 
 
-def test_resources_stand_beside_the_limits_of_the_arch(run_cli):
-    (entry,) = inspect(run_cli, CUDA, "--arch", "8.6")["entries"]
+def test_resources_stand_beside_the_limits_of_the_arch(run_shipped):
+    (entry,) = inspect(run_shipped, CUDA, "--arch", "8.6")["entries"]
     assert entry["shared_limit_bytes"] == 99 * 1024
     assert entry["threads"] == 128
     assert entry["facts"]["code_bytes"] > 0
-    (prefill, _) = inspect(run_cli, "cu/sparse_prefill:skip", "--arch", "9.0")["entries"]
+    (prefill, _) = inspect(run_shipped, "cu/sparse_prefill:skip", "--arch", "9.0")["entries"]
     assert prefill["facts"]["mma.HMMA.16816.F32.BF16"] == prefill["facts"]["mma.count"] > 0
     assert prefill["facts"]["barriers"] >= 2

@@ -11,7 +11,11 @@ from conftest import ROOT
 
 from sparsekit.aot.assemble import assemble, triton_options
 from sparsekit.aot.elf import read_cubin
+from sparsekit.codegen.audit import NO_MULTIPLE, Audited, Specialisation
+from sparsekit.codegen.ledger import Ledger, Name, Resources
 from sparsekit.errors import CompileError, ToolchainError
+from sparsekit.model.kernel import Arg, Instance
+from sparsekit.report.causes import audit_document
 from sparsekit.settings import load
 from sparsekit.toolchain.find import Toolchains
 
@@ -77,6 +81,18 @@ class TestAudit:
                           (stride, f"{stride}, divisible_by=16"))  # fmt: skip
         found = inspect(promised, "--audit")["audit"]
         assert "page_stride" not in {a["argument"] for a in found}
+
+    def test_instances_that_agree_share_a_row(self):
+        resources = Resources(**dict.fromkeys(Resources.__dataclass_fields__, 0))
+        stride = Specialisation(Arg("stride", "i64"), NO_MULTIPLE, Instance())
+        found = [
+            Audited(stride, Ledger(Name("k", "v", i, "sm_90a", "triton-3.7.1", "e"), resources,
+                                   None, None), reasons)
+            for i, reasons in (("a", ("spills 0 -> 8",)), ("b", ("spills 0 -> 8",)), ("c", ()))
+        ]  # fmt: skip
+        table, line = audit_document(found).parts
+        assert [(row[3], row[5], row[-1]) for row in table.rows] == [("stride", "spills 0 -> 8", 2)]
+        assert line.lines == ("1 specialisations of 3 entries tried, 2 are bad",)
 
     def test_a_cuda_kernel_has_nothing_to_audit(self, inspect):
         assert "is for Triton kernels" in inspect(CUDA, "--audit", code=2)["stderr"]

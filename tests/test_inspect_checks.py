@@ -211,25 +211,29 @@ class TestLock:
 class TestOurLock:
     """codegen.lock.json of the repository against what is built here."""
 
-    def locked(self, run_cli, *args: str, **env: str) -> dict:
-        done = run_cli("inspect-sass", "--locked", *args, "--format", "json", timeout=1800, **env)
+    def locked(self, run_shipped, *args: str, **env: str) -> dict:
+        done = run_shipped(
+            "inspect-sass", "--locked", *args, "--format", "json", timeout=1800, **env
+        )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr
         data = json.loads(done.stdout)
         assert data["lock"]["unknown"] == []
         assert data["lock"]["missing"] == []
         return data
 
-    def test_the_installed_compilers(self, run_cli):
-        listed = json.loads(run_cli("toolchain", "list", "--format", "json").stdout)["toolchains"]
+    def test_the_installed_compilers(self, run_shipped):
+        listed = json.loads(run_shipped("toolchain", "list", "--format", "json").stdout)[
+            "toolchains"
+        ]
         installed = [t["id"] for t in listed if not t["added"]]
-        data = self.locked(run_cli, "--toolchain", ",".join(installed))
+        data = self.locked(run_shipped, "--toolchain", ",".join(installed))
         assert {e["toolchain"] for e in data["entries"]} == set(installed)
 
     @pytest.mark.slow
     @pytest.mark.toolchains
-    def test_the_other_tritons(self, run_cli, toolchain_data_dir):
+    def test_the_other_tritons(self, run_shipped, toolchain_data_dir):
         data = self.locked(
-            run_cli, "--toolchain", "triton-3.6.0,triton-3.8.0",
+            run_shipped, "--toolchain", "triton-3.6.0,triton-3.8.0",
             SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
         )  # fmt: skip
         assert len(data["entries"]) == 112

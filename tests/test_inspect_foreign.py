@@ -169,4 +169,6 @@ def test_an_installed_wheel_of_nvidia(inspect, tmp_path):
     found = inspect(f"{tmp_path}/site/nvidia", "--arch", "9.0")["entries"]
     assert len(found) == 250  # as many as cuobjdump -res-usage lists
     assert {e["arch"] for e in found} == {"sm_90"}
-    assert all(e["sass_loads"] and e["registers"] for e in found)
+    assert all(e["registers"] for e in found)
+    loadless = [e["entry"] for e in found if not e["sass_loads"]]
+    assert loadless == ["_ZN3cub11EmptyKernelIvEEvv"]

@@ -60,6 +60,8 @@ def stubbed(library, store, tmp_path):
             "STUB_LOG": str(log), "STUB_DEVICES": "9.0", "STUB_PARAMS": CUDA_PARAMS,
             "PYTHONPATH": str(ROOT), **env,
         }  # fmt: skip
+        if "CUDA_VISIBLE_DEVICES" not in env:  # which is of real devices
+            full.pop("CUDA_VISIBLE_DEVICES", None)
         done = subprocess.run(
             [sys.executable, *command], env=full, capture_output=True, text=True, timeout=120,
             check=False,
@@ -286,6 +288,25 @@ def test_the_device_of_the_tensors_decides_the_arch(call, store):
     assert "sm_120" in archs
 
 
+@pytest.mark.parametrize(
+    ("visible", "devices", "archs"),
+    [
+        ("0,1", [1], {"sm_86"}), ("1,0", [1], {"sm_120"}), ("1,0", [0], {"sm_86"}),
+        ("1,0", [1, 0], {"sm_120", "sm_86"}),
+    ],
+)  # fmt: skip
+def test_the_target_follows_the_device_that_is_used(call, tmp_path, visible, devices, archs):
+    env = {
+        "STUB_DEVICES": "12.0 8.6", "CUDA_VISIBLE_DEVICES": visible,
+        "SPARSEKIT_CACHE_DIR": str(tmp_path / "own"),
+    }  # fmt: skip
+    _, calls = call(env=env, devices=devices, calls=2)
+    files = (tmp_path / "own").glob("v1/*/*/manifest.json")
+    assert {json.loads(f.read_text())["identity"]["arch"] for f in files} == archs
+    one = ["load", "kernel", "launch", "launch"]  # loaded once a device
+    assert [c["call"] for c in calls] == one * len(devices)
+
+
 def test_an_older_minor_serves_where_there_is_no_own_target(call, tmp_path):
     folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
     spec = folder / "spec.py"
@@ -362,6 +383,8 @@ def test_native_is_what_the_driver_says(stubbed, tmp_path):
     assert native_archs(done) == ["sm_121"]
     done, _ = stubbed(*PROBE, STUB_DEVICES="12.0 8.6", CUDA_VISIBLE_DEVICES="1,0")
     assert sorted(native_archs(done)) == ["sm_120", "sm_86"]
+    done, _ = stubbed(*PROBE, STUB_DEVICES="12.0 8.6", CUDA_VISIBLE_DEVICES="1")
+    assert native_archs(done) == ["sm_86"]
 
 
 def test_a_driver_without_devices_builds_everything(stubbed):

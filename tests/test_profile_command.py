@@ -35,7 +35,7 @@ def invoke(tmp_path, monkeypatch):
     gpu = Device((9, 0), 132, 232448, 0, "Told GPU", "0000:00:00.0")
     ncu = FakeNcu()
     monkeypatch.setattr(
-        "sparsekit.cli.profile_command.gpu_of", lambda text: (torch.device("cpu"), gpu)
+        "sparsekit.cli.profile_command.gpu_of", lambda text, or_cpu: (torch.device("cpu"), gpu)
     )
     monkeypatch.setattr("sparsekit.measure.timer.CudaTimer", lambda device: FakeTimer())
     monkeypatch.setattr(

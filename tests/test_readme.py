@@ -41,6 +41,14 @@ def test_a_kernel_in_five_minutes(tmp_path):
     assert {p.name for p in (tmp_path / "my_pool").iterdir()} == {"kernel.cu", "spec.py"}
 
 
+def test_the_python_example_runs_as_it_stands(tmp_path):
+    (example,) = blocks("From Python")
+    (tmp_path / "example.py").write_text(f"{example}\nprint(out.shape, lse.shape, pooled.shape)\n")
+    done = shell(f"PYTHONPATH={ROOT} python example.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"\[[\d, ]+\]", done.stdout) == ["[4, 16, 512]", "[4, 16]", "[3, 1, 128]"]
+
+
 def test_the_two_commands_are_those_of_ci():
     commands = blocks("Two commands")[0].splitlines()
     ci = (

@@ -14,6 +14,7 @@ LIGHT_COMMANDS = (
     ["--help"],
     ["--version"],
     ["list"],
+    ["list", "sparse_prefill"],
     ["build", "-n", "--arch", "all"],
     ["build", "--help"],
     ["run", "--help"],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparsekit.errors import ToolchainError, UsageError
-from sparsekit.toolchain.install import parse_requirement
+from sparsekit.toolchain.install import parse_release
 from sparsekit.toolchain.packages import find_package
 
 GATED = "triton/gated_pool:plain"
@@ -145,12 +145,12 @@ def test_files_that_are_not_what_was_published_are_found(tmp_path):
 @pytest.mark.parametrize("text", ["triton", "cuda==12", "triton>=3", "", "nvrtc==", "triton==x"])
 def test_what_is_no_release(text):
     with pytest.raises(UsageError, match="expected one release"):
-        parse_requirement(text)
+        parse_release(text)
 
 
 def test_releases():
-    assert parse_requirement("nvrtc==13.5.37").package == "nvidia-cuda-nvrtc==13.5.37"
-    assert parse_requirement("triton-3.8.0").id == "triton-3.8.0"
+    assert parse_release("nvrtc==13.5.37").package == "nvidia-cuda-nvrtc==13.5.37"
+    assert parse_release("triton-3.8.0").id == "triton-3.8.0"
 
 
 def test_an_id_that_compiles_none_of_them(run_cli):

@@ -15,12 +15,13 @@ import pytest
 from conftest import ROOT
 
 from sparsekit.aot.options import compiler_options
-from sparsekit.aot.plan import Planner
+from sparsekit.aot.plan import Planner, Refusal, target_of
 from sparsekit.discover import Catalog
 from sparsekit.model.arch import Arch, parse_arch, parse_archs
-from sparsekit.model.toolchain import Toolchain
+from sparsekit.model.kernel import TRITON_TARGETS
+from sparsekit.model.toolchain import FIRST_PTXAS, Toolchain
 from sparsekit.settings import load
-from sparsekit.toolchain.find import Toolchains
+from sparsekit.toolchain.find import Toolchains, toolchain_at
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 GEMM = str(KERNELS / "gemm_bf16")
@@ -34,15 +35,11 @@ NEWEST_NVRTC = "nvrtc-13.5.37"
 
 @pytest.fixture
 def built(run_cli, toolchain_data_dir):
-    def build(*args: str, code: int = 0) -> dict:
+    def build(*args: str, code: int = 0, **env: str) -> dict:
         done = run_cli(
-            "build",
-            *args,
-            "--format",
-            "json",
-            SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
-            timeout=900,
-        )
+            "build", *args, "--format", "json", SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
+            timeout=900, **env,
+        )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout)
 
@@ -76,14 +73,15 @@ def test_the_newest_nvrtc_compiles_it_right(built):
 
 
 @pytest.mark.toolchains
-def test_our_cuda_kernels_are_clean_under_the_newest_nvrtc(built):
-    result = built(f"sparse_prefill@{NEWEST_NVRTC}", "--arch", "all")
-    assert {a["status"] for a in result["artifacts"]} == {"built"}
+def test_our_cuda_kernels_are_clean_under_the_newest_nvrtc(built, shipped_store):
+    reference = f"sparse_prefill@{NEWEST_NVRTC}"
+    result = built(reference, "--arch", "all", SPARSEKIT_CACHE_DIR=str(shipped_store))
+    assert {a["toolchain"] for a in result["artifacts"]} == {NEWEST_NVRTC}
     assert_clean(result["artifacts"])
 
 
-def test_every_shipped_kernel_fits_every_arch(run_cli):
-    done = run_cli("build", "--arch", "all", "--format", "json", timeout=900)
+def test_every_shipped_kernel_fits_every_arch(run_shipped):
+    done = run_shipped("build", "--arch", "all", "--format", "json", timeout=900)
     assert done.returncode == 0, done.stdout
     artifacts = json.loads(done.stdout)["artifacts"]
     assert {a["arch"].rstrip("a") for a in artifacts} == set(SHARED_KB)
@@ -118,6 +116,25 @@ def readme_shared_bytes() -> dict[tuple[str, int, str], int]:
             found[f"sm_{number}", int(line[1]), "d_qk576"] = int(line[2])
             found[f"sm_{number}", int(line[1]), "d_qk512"] = int(line[3])
     return found
+
+
+def test_a_compiler_that_is_too_old_is_told_in_one_line():
+    (choice,) = Catalog().resolve([str(KERNELS / "scale_cu")])
+    library = Path("/cuda/libnvrtc.so.12")
+    old = Toolchain("cuda", "12.8.93", Path("/site"), "f", {"library": library})
+    refused = [target_of(choice.kernel, r, old) for r in parse_archs("10.3;11.0;12.1;12.0")]
+    for refusal, first in zip(refused, ("12.9", "13.0", "12.9"), strict=False):
+        assert isinstance(refusal, Refusal)
+        assert refusal.named
+        assert "\n" not in refusal.reason
+        assert "nvrtc-12.8.93 (/cuda/libnvrtc.so.12) does not know 1" in refusal.reason
+        assert f"; nvrtc {first} is the first that does" in refusal.reason
+        assert "--toolchain nvrtc-VERSION" in refusal.reason
+    assert refused[3] == Arch(12, 0)
+
+
+def test_every_target_of_triton_has_a_first_ptxas():
+    assert {parse_arch(t).compute_capability for t in TRITON_TARGETS} <= set(FIRST_PTXAS)
 
 
 @pytest.mark.toolchains
@@ -244,8 +261,9 @@ def test_a_library_that_was_changed_behind_its_package_s_back(tmp_path):
     settings = replace(load(cache_dir=tmp_path), data_dir=tmp_path / "data")
 
     def found() -> Toolchain:
-        beside = [t for t in Toolchains(settings).all("cuda") if library.is_relative_to(t.site)]
-        return Toolchains(settings)._as_it_is(beside[0])
+        toolchain = toolchain_at("cuda", [str(library.parents[3])])
+        assert toolchain is not None
+        return Toolchains(settings)._as_it_is(toolchain)
 
     intact = found()
     assert intact.altered == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -134,7 +135,46 @@ def test_a_reference_that_does_not_load_fails_its_kernels_only(verify, tmp_path,
     code, results, _ = verify(GpuError("x"), failing, sound)
     assert code == 1
     assert {r["kernel"]: r["ok"] for r in results} == {"failing": False, "sound": True}
-    assert "reference.py does not load" in results[0]["reason"]
+    assert "reference.py:1 does not load" in results[0]["reason"]
+
+
+FAULTS = {
+    "make_inputs": ("    raise KeyError('rows')", ":7: {} raised KeyError: 'rows'"),
+    "reference": ("    raise SystemExit", ":13: {} raised SystemExit"),
+    "tolerance": ("    return inputs['y']", ":17: {} raised KeyError: 'y'"),
+    "make_inputs ": ("    return 3", ": {} must be a dictionary, found 3"),
+    "reference ": ("    return {'out_': 0}", ": {}: out must be a tensor [7, 64], found None"),
+    "tolerance ": ("    return {'out': inputs['x'][1:]}", "a tensor [7, 64], found [6, 64]"),
+}  # fmt: skip
+
+
+def put_fault(folder, fault) -> str:
+    """Plant the fault; gives what is to be told."""
+    name, (line, told) = fault.strip(), FAULTS[fault]
+    file = folder / "reference.py"
+    file.write_text(re.sub(rf"(def {name}\(.*\n)", rf"\1{line}\n", file.read_text()))
+    op = re.search(r'op="(\w+)"', (folder / "spec.py").read_text())[1]
+    return f"{file}{told}".format(f"{name}() of op {op}, case 'small'") if told[0] == ":" else told
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_reference_that_raises_fails_its_kernels_only(verify, tmp_path, kernels, fault):
+    folder = shutil.copytree(FIXTURE, tmp_path / "kernels" / "mine")
+    rename_op(folder)
+    wanted = put_fault(folder, fault)
+    code, results, told = verify(GpuError("x"), f"{folder}:plain", kernels[1], "--case", "small")
+    assert code == 1
+    assert {r["kernel"]: r["ok"] for r in results} == {"mine": False, "sound": True}
+    assert wanted in results[0]["reason"]
+    assert "Traceback" not in told
+
+
+def test_a_case_that_cannot_be_made_ends_run_with_exit_3(run_cli, tmp_path, kernels):
+    wanted = put_fault(tmp_path / "kernels" / "sound", "make_inputs")
+    done = run_cli("run", kernels[1], "--case", "small", "--device", "cpu", "--arch", "8.0")
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == f"sparsekit: {wanted}"
+    assert "Traceback" not in done.stderr
 
 
 RIGHT = VerifyResult("op", "k", "v", None, None, "cpu", "c", "float64", runs=1, ok=True)

@@ -10,11 +10,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from sparsekit.check.campaign import Pair, against_bits, load_reference
+from sparsekit.check.campaign import Pair, against_bits
 from sparsekit.check.compare import compare_bits
 from sparsekit.check.golden import read_golden, write_golden
+from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import Ran, repeated
-from sparsekit.check.verify import STREAMS, make_workload, verify_streams
+from sparsekit.check.verify import STREAMS, verify_streams
+from sparsekit.check.workload import make_workload
 from sparsekit.cli.verify_command import command
 from sparsekit.discover import Catalog
 from sparsekit.errors import UsageError

@@ -90,5 +90,6 @@ KERNEL = Kernel(
     ),
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),
     launches=launches,
+    proven_on=("9.0",),
     reject=reject,
 )

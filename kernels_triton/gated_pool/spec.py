@@ -64,4 +64,5 @@ KERNEL = Kernel(
     ),
     instances=instances(),
     launches=launches,
+    proven_on=("9.0",),
 )

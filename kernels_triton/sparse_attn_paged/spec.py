@@ -169,4 +169,5 @@ KERNEL = Kernel(
     instances=instances(),
     reject=reject,
     launches=launches,
+    proven_on=("9.0",),
 )

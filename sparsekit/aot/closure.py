@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sparsekit.digest import sha256_of
-from sparsekit.discover import shipped_folder
 from sparsekit.errors import SpecError
+from sparsekit.kernel_folders import shipped_folder
 from sparsekit.model.artifact import SourceFile
 from sparsekit.model.kernel import Kernel
 

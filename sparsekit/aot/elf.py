@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sparsekit.digest import sha256_of
 from sparsekit.errors import CompileError
 
-_EM_CUDA = 190
+EM_CUDA = 190
 _SHT_NOBITS = 8
 _STT_OBJECT, _STT_FUNC = 1, 2
 _STO_CUDA_ENTRY = 0x10
@@ -89,7 +89,7 @@ def _read(image: bytes) -> Cubin:
     if (
         image[:4] != b"\x7fELF"
         or image[4] != 2
-        or struct.unpack_from("<H", image, 18)[0] != _EM_CUDA
+        or struct.unpack_from("<H", image, 18)[0] != EM_CUDA
     ):
         raise ValueError("no 64-bit CUDA ELF header")
     sections = _sections(image)

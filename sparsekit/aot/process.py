@@ -91,7 +91,7 @@ class Worker:
             self.kill()
             raise
         if not answer["ok"]:
-            raise KINDS[answer["kind"]](answer["message"])
+            raise KINDS[answer["kind"]](job.with_paths(answer["message"]))
         return answer
 
     def _answer(self, job: CompileJob, stage: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sparsekit.aot.elf import Cubin, CubinEntry
@@ -12,7 +12,7 @@ from sparsekit.errors import CompileError
 from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import EntryRecord, Param
 from sparsekit.model.kernel import Promise, type_bytes
-from sparsekit.ptx import Finding, Function, Module, lint, parse
+from sparsekit.ptx import USE_BEFORE_DEFINITION, Finding, Function, Module, lint, parse
 from sparsekit.ptx.limits import BLOCK_REGISTERS, block_registers
 
 SCRATCH_ARGS = (("global_scratch", "*u8"), ("profile_scratch", "*u8"))
@@ -114,16 +114,29 @@ def check_ptx(text: str) -> tuple[str, ...]:
     """Warnings of the lint. Raises CompileError for what makes the code unusable."""
     module = parse(text)
     findings = lint(module)
-    errors = [_told(f, module) for f in findings if f.severity == "error"]
+    faults = [f for f in findings if f.severity == "error"]
+    errors = [_told(f, module) for f in faults]
     errors += [_empty(e.name, module.target) for e in module.entries if _is_empty(e)]
     if errors:
-        raise CompileError("\n".join(["the compiler's PTX must not be used:", *errors]))
+        advice = _advice([f for f in faults if f.rule == USE_BEFORE_DEFINITION])
+        raise CompileError("\n".join(["the PTX must not be used:", *errors, *advice]))
     return tuple(_told(f, module) for f in findings)
 
 
 def _told(finding: Finding, module: Module) -> str:
     where = module.where(finding.loc)
     return f"{finding.entry}, PTX line {finding.line}{where and f' ({where})'}: {finding.message}"
+
+
+def _advice(undefined: Sequence[Finding]) -> Iterable[str]:
+    """PTX does not tell a variable that the source never set from one that the compiler lost."""
+    if undefined:
+        yield (
+            "either the source reads a variable that it has not set, so set it; or the compiler "
+            "moved the read ahead of the definition, so take another with --toolchain"
+        )
+    if any(f.loc is None for f in undefined):
+        yield "build with --lineinfo to have the line of the source"
 
 
 def _is_empty(entry: Function) -> bool:

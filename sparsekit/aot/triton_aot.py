@@ -6,7 +6,7 @@ Works alike with Triton 3.6 to 3.9; no GPU, driver or torch takes part.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,10 +18,10 @@ from sparsekit.aot.record import SCRATCH_ARGS, check_ptx, entry_record
 from sparsekit.aot.triton_source import load_source
 from sparsekit.errors import CompileError, SpecError, ToolchainError
 from sparsekit.model.arch import parse_arch
+from sparsekit.model.toolchain import FIRST_PTXAS, assembler_role
 
 _WARP_SIZE = 32
 _UNKNOWN_GPU = re.compile(r"[^\n]*not defined for option 'gpu-name'[^\n]*")
-_FIRST_WITH_OWN_ASSEMBLER = 10  # compute capability 10.0: Triton calls ptxas-blackwell from there
 
 
 def compile_job(
@@ -112,7 +112,7 @@ def _compile_entry(
     try:
         compiled = triton.compile(source, target=target, options=_options(job))
     except Exception as error:
-        raise _failure(error, job["arch"], captured()) from error
+        raise _failure(error, function, job["arch"], captured()) from error
     return compiled, captured()
 
 
@@ -154,17 +154,55 @@ def _is_said(option: str, value: Any) -> bool:
     return option not in TRITON_DEFAULTS or value != TRITON_DEFAULTS[option]
 
 
-def _failure(error: Exception, arch: str, printed: str) -> Exception:
-    text = f"{type(error).__name__}: {error}".strip()
+def _told(error: BaseException, function: Any) -> str:
+    """Triton's errors from a call in the function down to the cause, each with its place."""
+    told = []
+    found: BaseException | None = error
+    while found is error or hasattr(found, "src"):
+        told.append(f"{_place(found, function)}{type(found).__name__}: {found}".strip())
+        found = found.__cause__ if found is not None else None
+    return "\n".join(told)
+
+
+def _place(error: BaseException | None, function: Any) -> str:
+    """`FILE:LINE: ` of Triton's error, which counts lines from the `def`; empty for another's."""
+    line = getattr(getattr(error, "node", None), "lineno", None)
+    source = getattr(error, "src", None)
+    at_fault = next((f for f in _called_by(function) if f.src == source), None)
+    if line is None or at_fault is None:
+        return ""
+    above = next(i for i, text in enumerate(at_fault.raw_src) if text.lstrip().startswith("def "))
+    file = at_fault.fn.__code__.co_filename
+    return f"{file}:{at_fault.starting_line_number + above + line - 1}: "
+
+
+def _called_by(function: Any) -> Iterator[Any]:
+    """The function and the `@triton.jit` functions that it can name, each once."""
+    from triton.runtime.jit import JITFunction
+
+    waiting, seen = [function], set()
+    while waiting:
+        known = waiting.pop()
+        if id(known) not in seen:
+            seen.add(id(known))
+            yield known
+            waiting += [v for v in known.fn.__globals__.values() if isinstance(v, JITFunction)]
+
+
+def _failure(error: Exception, function: Any, arch: str, printed: str) -> Exception:
+    text = _told(error, function)
     told = _UNKNOWN_GPU.search(f"{text}\n{printed}")
     if told is None:
         return CompileError(text)
+    import triton
     from triton import knobs
 
-    modern = parse_arch(arch).major >= _FIRST_WITH_OWN_ASSEMBLER
+    capability = parse_arch(arch).compute_capability
+    modern = assembler_role(triton.__version__, capability) == "ptxas-blackwell"
     tool = knobs.nvidia.ptxas_blackwell if modern else knobs.nvidia.ptxas
     variable = "TRITON_PTXAS_BLACKWELL_PATH" if modern else "TRITON_PTXAS_PATH"
     return ToolchainError(
-        f"ptxas {tool.version} ({tool.path}) does not know {arch}: {told[0].strip()}; use a newer "
+        f"ptxas {tool.version} ({tool.path}) does not know {arch}: {told[0].strip()}; that of CUDA "
+        f"{FIRST_PTXAS[capability]} is the first that does: use a newer "
         f"Triton, or set {variable} to a ptxas that knows it"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -11,22 +10,22 @@ from typing import Any
 
 import torch
 
+from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import Subject
 from sparsekit.check.verify import (
     BATCHES,
     ON_STREAMS,
     ROWS,
-    Unrunnable,
-    Workload,
-    make_workload,
+    name_of_base,
     verify_bits,
     verify_reference,
     verify_rows,
     verify_streams,
 )
-from sparsekit.errors import SpecError, UsageError
+from sparsekit.check.workload import Unrunnable, Workload, make_workload, user_workload
+from sparsekit.errors import SpecError, UsageError, first_line
 from sparsekit.model.op import Case, Op
-from sparsekit.model.results import VerifyResult
+from sparsekit.model.results import FLOAT64, VerifyResult
 from sparsekit.runtime.tensors import synchronize
 
 
@@ -37,24 +36,9 @@ class Pair:
     subject: Subject
     base: Subject
 
-
-def load_reference(op: Op) -> ModuleType:
-    """The op's reference.py: make_inputs, reference and tolerance. Raises SpecError."""
-    file = op.folder / "reference.py"
-    if not file.is_file():
-        raise SpecError(f"op {op.name} has no {file}; nothing can be checked against it")
-    spec = importlib.util.spec_from_file_location(f"sparsekit_reference_{op.name}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise SpecError(f"{file} does not load: {type(error).__name__}: {error}") from error
-    missing = [n for n in ("make_inputs", "reference", "tolerance") if not hasattr(module, n)]
-    if missing:
-        raise SpecError(f"{file} defines no {missing[0]}()")
-    return module
+    @property
+    def against(self) -> str:
+        return name_of_base(self.subject, self.base)
 
 
 def chosen_cases(op: Op, pattern: str | None, tags: Sequence[str]) -> list[Case]:
@@ -81,7 +65,7 @@ def against_reference(
                 workload = make_workload(op, reference, case, probe, device)
                 yield from verify_reference(workload, subjects, reference, repeat)
             except (Unrunnable, torch.OutOfMemoryError) as error:
-                yield from (_skipped(op, s, case, "float64", device, error) for s in subjects)
+                yield from (_skipped(op, s, case, FLOAT64, device, error) for s in subjects)
             synchronize(device)  # a faulted device must not judge the cases that follow
 
 
@@ -98,13 +82,13 @@ def against_bits(
         try:
             workload = make_workload(op, reference, case, op.probes[0], device)
         except Unrunnable as error:
-            yield from (_skipped(op, p.subject, case, _against(p), device, error) for p in pairs)
+            yield from (_skipped(op, p.subject, case, p.against, device, error) for p in pairs)
             continue
         for pair in pairs:
             try:
                 yield verify_bits(workload, pair.subject, pair.base, repeat)
             except torch.OutOfMemoryError as error:
-                yield _skipped(op, pair.subject, case, _against(pair), device, error)
+                yield _skipped(op, pair.subject, case, pair.against, device, error)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(s.kernel, s.variant, s.arch): s for s in (p.subject for p in pairs)}.values())
     for case in listed if rows else ():
@@ -140,25 +124,7 @@ def on_inputs(
     try:
         yield from verify_reference(workload, subjects, load_reference(op), repeat)
     except torch.OutOfMemoryError as error:
-        yield from (_skipped(op, s, workload.case, "float64", device, error) for s in subjects)
-
-
-def user_workload(op: Op, inputs: dict[str, Any], name: str, device: torch.device) -> Workload:
-    """The user's tensors as a workload; optional outputs are asked for too."""
-    options = {f"return_{o.name}": True for o in op.outputs if o.optional}
-    for tensor in op.tensors:
-        value = inputs.get(tensor.name)
-        if value is not None and value.dim() != len(tensor.shape):
-            wanted, found = ", ".join(map(str, tensor.shape)), list(value.shape)
-            raise UsageError(f"{name}: {tensor.name} must be [{wanted}], found shape {found}")
-    dims = {
-        size: value.shape[axis]
-        for tensor in op.tensors
-        if (value := inputs.get(tensor.name)) is not None
-        for axis, size in enumerate(tensor.shape)
-        if isinstance(size, str)
-    }
-    return Workload(op, Case(name, dims, (), options), op.probes[0], device, inputs)
+        yield from (_skipped(op, s, workload.case, FLOAT64, device, error) for s in subjects)
 
 
 def _grown(op: Op, case: Case) -> Case:
@@ -185,14 +151,10 @@ def _of_each(
         synchronize(device)  # a faulted device must not judge the cases that follow
 
 
-def _against(pair: Pair) -> str:
-    return f"{pair.base.kernel}:{pair.base.variant}"
-
-
 def _skipped(
     op: Op, subject: Subject, case: Case, against: str, device: torch.device, error: Exception
 ) -> VerifyResult:
     return VerifyResult(
         op.name, subject.kernel, subject.variant, None, None, str(device), case.name, against,
-        runs=0, skipped=True, reason=str(error).splitlines()[0],
+        runs=0, skipped=True, reason=first_line(error),
     )  # fmt: skip

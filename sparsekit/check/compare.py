@@ -5,19 +5,18 @@ Positions of NaN and inf are compared by themselves: they must be the same, what
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 
+from sparsekit.digest import sha256_of
 from sparsekit.model.results import OutputCheck
 
 _BIT_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def sha256_of(tensor: torch.Tensor) -> str:
+def tensor_sha256(tensor: torch.Tensor) -> str:
     """sha256 of the elements' bytes in row-major order."""
     data = tensor.detach().contiguous().view(torch.uint8).cpu().numpy()
-    return hashlib.sha256(data.tobytes()).hexdigest()
+    return sha256_of(data.tobytes())
 
 
 def compare_to_reference(
@@ -29,7 +28,7 @@ def compare_to_reference(
     infinity where one is, or where a value in the bound overflows the type. A bound that is not
     finite allows nothing. max_rel is relative to no less than the type's smallest normal number.
     """
-    sha256 = sha256_of(actual)
+    sha256 = tensor_sha256(actual)
     if actual.numel() == 0:
         return OutputCheck(True, sha256)
     found = actual.double()
@@ -84,7 +83,7 @@ def _ordered(tensor: torch.Tensor) -> torch.Tensor:
 
 def compare_bits(actual: torch.Tensor, base: torch.Tensor) -> OutputCheck:
     """Byte for byte: -0 differs from 0, and NaN payloads count."""
-    sha256 = sha256_of(actual)
+    sha256 = tensor_sha256(actual)
     if actual.dtype != base.dtype or actual.shape != base.shape:
         return OutputCheck(False, sha256, problem="the outputs have different types or shapes")
     bits = _BIT_TYPES[actual.element_size()]

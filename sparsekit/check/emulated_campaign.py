@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from sparsekit.aot.plan import Planner, Refusal, target_of
-from sparsekit.check.campaign import chosen_cases, guarded, load_reference
+from sparsekit.check.campaign import chosen_cases, guarded
 from sparsekit.check.emulated import EmulatedSubject, Emulation
 from sparsekit.check.processes import run_in_processes
-from sparsekit.check.verify import make_workload, verify_reference
+from sparsekit.check.reference import load_reference
+from sparsekit.check.verify import verify_reference
+from sparsekit.check.workload import make_workload
 from sparsekit.discover import Catalog, Choice
 from sparsekit.emulator import Launches, Schedule
 from sparsekit.errors import SpecError, ToolchainError
@@ -62,13 +64,17 @@ class EmulationPlan:
     store_options: tuple[str, ...] = ()
 
     def open(self, note: Callable[[str], None]) -> Emulation:
+        """The emulation of a process that has nothing yet."""
+        planner = Planner(
+            Toolchains(self.settings), lineinfo=self.lineinfo, store_options=self.store_options
+        )
+        return self.on(planner, open_store(self.settings.cache_dir, note), note)
+
+    def on(self, planner: Planner, store: Store, note: Callable[[str], None]) -> Emulation:
+        """The emulation of a process that has a planner and a store already."""
         return Emulation(
-            Planner(
-                Toolchains(self.settings), lineinfo=self.lineinfo, store_options=self.store_options
-            ),
-            open_store(self.settings.cache_dir, note), self.build, self.only_built,
-            self.checks, self.schedules,
-            Launches(), note,
+            planner, store, self.build, self.only_built, self.checks, self.schedules, Launches(),
+            note,
         )  # fmt: skip
 
 

@@ -6,11 +6,9 @@ returns, arrays by name, must not depend on the schedule.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 
 from sparsekit.check.emulated import finding_of, uncovered_of
 from sparsekit.check.verify import merged_findings
+from sparsekit.digest import sha256_of
 from sparsekit.emulator import (
     Allocation,
     Memory,
@@ -30,6 +29,7 @@ from sparsekit.emulator import (
 )
 from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.results import Coverage, Finding
+from sparsekit.spec_file import load_module
 
 Array = Any
 Extent = Sequence[int] | int
@@ -146,13 +146,14 @@ def emulate_file(
     findings = merged_findings(
         [tuple(finding_of(f, schedule) for f in report.faults) for schedule, report in reports]
     )
+    sha256 = sha256_of(content)
     return ForeignResult(
         file=str(ptx),
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=sha256,
         schedules=tuple(map(str, schedules)),
         launches=len(devices[0].reports),
         findings=findings,
-        coverage=_covered([report for _, report in reports], hashlib.sha256(content).hexdigest()),
+        coverage=_covered([report for _, report in reports], sha256),
         problem="\n".join(problems) or (None if reports else "nothing was launched"),
         printed=tuple(line for r in devices[0].reports for line in r.printed),
     )
@@ -160,15 +161,9 @@ def emulate_file(
 
 def _run_of(script: Path) -> Callable[[Device], Any]:
     """The script's `run`; the script is the user's, and runs as such."""
-    spec = importlib.util.spec_from_file_location("sparsekit_emulate_args", script)
-    if spec is None or spec.loader is None or not script.is_file():
+    if script.suffix != ".py" or not script.is_file():
         raise UsageError(f"--args {script}: expected a Python file that defines run(device)")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise SpecError(f"{script} does not load: {type(error).__name__}: {error}") from error
-    run = getattr(module, "run", None)
+    run = getattr(load_module(script, "sparsekit_emulate_args"), "run", None)
     if not callable(run):
         raise SpecError(f"{script} defines no run(device)")
     return run  # type: ignore[no-any-return]
@@ -220,8 +215,5 @@ def _covered(reports: Sequence[Report], key: str) -> tuple[Coverage, ...]:
     for report in reports:
         new = Coverage(key, "", report.entry, report.blocks_present, uncovered_of(report))
         known = found.get(report.entry)
-        if known is not None:
-            left = tuple(b for b in known.uncovered if b in new.uncovered)
-            new = replace(new, uncovered=left)
-        found[report.entry] = new
+        found[report.entry] = new if known is None else known.joined(new)
     return tuple(found.values())

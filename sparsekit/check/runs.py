@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from sparsekit.check.compare import sha256_of
+from sparsekit.check.compare import tensor_sha256
 from sparsekit.check.subject import arguments_of
-from sparsekit.check.verify import Workload
+from sparsekit.check.workload import Workload
 from sparsekit.operators.operator import Operator
 from sparsekit.runtime.select import Candidate, Decision
 from sparsekit.runtime.tensors import elapsed_s, synchronize
@@ -108,5 +108,5 @@ def _summary(name: str, tensor: torch.Tensor) -> OutputSummary:
         mean=float(finite.mean()) if some else None,
         nan_count=int(torch.isnan(tensor).sum()),
         inf_count=int(torch.isinf(tensor).sum()),
-        sha256=sha256_of(tensor),
+        sha256=tensor_sha256(tensor),
     )

@@ -10,81 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import torch
 
-from sparsekit.check.compare import compare_bits, compare_to_reference, sha256_of
-from sparsekit.check.placement import Guarded, fingerprint, guarded_output, place_inputs
+from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256
+from sparsekit.check.placement import fingerprint
+from sparsekit.check.reference import asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
-from sparsekit.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CompileError,
-    GpuError,
-    NoKernelError,
-    SpecError,
-    StoreError,
-    ToolchainError,
-)
-from sparsekit.model.op import Case, Op, Tensor
-from sparsekit.model.results import Finding, OutputCheck, VerifyResult
-from sparsekit.operators.arguments import output_dtype, shape_of
-from sparsekit.runtime.tensors import dtype_of, on_streams, synchronize
+from sparsekit.check.workload import Workload
+from sparsekit.errors import OF_ONE_KERNEL, NoKernelError
+from sparsekit.model.op import Tensor
+from sparsekit.model.results import FLOAT64, Finding, OutputCheck, VerifyResult
+from sparsekit.runtime.tensors import on_streams, synchronize
 
-FLOAT64 = "float64"
 BATCHES = (1, 2, 3, 7, 64, 132, 133)
 STREAMS = 4
 ON_STREAMS = f"itself on {STREAMS} streams at once"
 ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
 # What a kernel fails by; whatever else is raised ends the campaign.
-_OF_ONE_KERNEL = (
-    ArgumentError, ArgumentTypeError, CompileError, GpuError, SpecError, StoreError, ToolchainError,
-)  # fmt: skip
-
-
-class Unrunnable(Exception):
-    """The case cannot run here; the message says why."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A case with one of its data sets, on a device. inputs: tensors and scalars by name."""
-
-    op: Op
-    case: Case
-    probe: str
-    device: torch.device
-    inputs: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return (
-            self.case.name if self.probe == self.op.probes[0] else f"{self.case.name}/{self.probe}"
-        )
-
-    def outputs(self) -> dict[str, Guarded]:
-        """Fresh poisoned outputs: the optional ones where the case asks for them."""
-        scalars = {s.name: self.inputs.get(s.name, s.default) for s in self.op.scalars}
-        dims = {**self.case.dims, **{n: v for n, v in scalars.items() if isinstance(v, int)}}
-        return {
-            t.name: guarded_output(
-                shape_of(t, dims), dtype_of(output_dtype(t, scalars)), self.device
-            )
-            for t in self.op.outputs
-            if not t.optional or self.case.options.get(f"return_{t.name}")
-        }
-
-
-def make_workload(
-    op: Op, reference: ModuleType, case: Case, probe: str, device: torch.device
-) -> Workload:
-    """The case's data on the device. Raises Unrunnable when it does not fit there."""
-    inputs = reference.make_inputs(case, probe)
-    try:
-        return Workload(op, case, probe, device, place_inputs(inputs, case, device))
-    except torch.OutOfMemoryError as error:
-        raise Unrunnable(f"not enough memory on {device} for this case") from error
 
 
 @dataclass(frozen=True)
@@ -124,16 +67,18 @@ def verify_reference(
         blank = _blank(workload, subject, FLOAT64)
         try:
             runs = _runs(subject, workload, repeat)
-        except _OF_ONE_KERNEL as error:
+        except OF_ONE_KERNEL as error:
             ran.append((subject, None, _stopped(blank, error)))
             continue
         ended = [r for r in runs if not r.ran.stopped]
         ran.append((subject, ended[0] if ended else None, _steady(blank, runs)))
-    if all(run is None for _, run, _ in ran):
+    outputs = next((run.outputs for _, run, _ in ran if run is not None), None)
+    if outputs is None:
         yield from (result for _, _, result in ran)
         return
-    expected = reference.reference(workload.inputs)
-    bounds = reference.tolerance(workload.inputs, expected)
+    tell = partial(asked_of_outputs, workload.op, workload.case, reference, outputs)
+    expected = tell("reference", workload.inputs)
+    bounds = tell("tolerance", workload.inputs, expected)
     for _, run, result in ran:
         if run is None:
             yield result
@@ -149,13 +94,12 @@ def verify_reference(
 
 def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int) -> VerifyResult:
     """The subject's outputs against the base's, byte for byte; the base may be the subject."""
-    same = (base.kernel, base.variant) == (subject.kernel, subject.variant)
-    against = "itself" if same else f"{base.kernel}:{base.variant}"
+    against = name_of_base(subject, base)
     blank = _blank(workload, subject, against)
     try:
         first = _run(base, workload)
         runs = _runs(subject, workload, repeat)
-    except _OF_ONE_KERNEL as error:
+    except OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     result = _steady(blank, runs)
     if first.ran.stopped or runs[0].ran.stopped:
@@ -174,6 +118,11 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
     return _finished(total, checks)
 
 
+def name_of_base(subject: Subject, base: Subject) -> str:
+    same = (base.kernel, base.variant) == (subject.kernel, subject.variant)
+    return "itself" if same else f"{base.kernel}:{base.variant}"
+
+
 def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     """Row 0 alone, and in batches of other rows: the same bits each time.
 
@@ -184,12 +133,12 @@ def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
     try:
         whole = _run(subject, workload)
         parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except _OF_ONE_KERNEL as error:
+    except OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     blank = _steady(blank, [whole])
     checks: dict[str, OutputCheck] = {}
     for name, actual in whole.outputs.items():
-        checks[name] = OutputCheck(ok=True, sha256=sha256_of(actual))
+        checks[name] = OutputCheck(ok=True, sha256=tensor_sha256(actual))
         for size, part in zip(sizes, parts, strict=True):
             check = compare_bits(part.outputs[name][:1], actual[:1])
             problem = part.problems.get(name) or whole.problems.get(name)
@@ -212,7 +161,7 @@ def verify_streams(workload: Workload, subject: Subject) -> VerifyResult:
             for own in guarded
         ]
         on_streams(workload.device, calls)
-    except _OF_ONE_KERNEL as error:
+    except OF_ONE_KERNEL as error:
         return _stopped(blank, error)
     blank = _steady(blank, [alone])
     checks: dict[str, OutputCheck] = {}

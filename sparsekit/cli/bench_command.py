@@ -12,10 +12,17 @@ import click
 from sparsekit.cli.contenders import contenders_of
 from sparsekit.cli.device import gpu_of, gpu_option
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    build_option,
+    inputs_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+)
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import open_session
-from sparsekit.errors import EXIT_CHECK_FAILED, ContextLostError, GpuError, UsageError
+from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, ContextLostError, GpuError, UsageError
 from sparsekit.model.bench import BenchResult
 from sparsekit.model.call import Device
 from sparsekit.model.op import TAGS, Op
@@ -39,8 +46,7 @@ _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 @click.option("--case", "pattern", metavar="GLOB", help="Cases by name, whatever their tags.")
 @click.option("--tag", "tags", type=click.Choice(TAGS), multiple=True,
               help="Cases by tag; repeatable [default: perf].")  # fmt: skip
-@click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
-              help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
+@inputs_option
 @settings_option
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds, each with every candidate.")
 @click.option("--l2", type=click.Choice(["cold", "warm"]), default="cold", show_default=True,
@@ -86,7 +92,7 @@ def command(
     from sparsekit.measure.condition import parse_condition
 
     wanted = [parse_condition(text) for text in conditions]
-    torch_device, gpu = gpu_of(device)
+    torch_device, gpu = gpu_of(device, or_cpu=False)
     watch = Watch(gpu.pci_bus_id)
     if watch.problem:
         say(watch.problem)
@@ -117,7 +123,7 @@ def _exit_code(results: Sequence[BenchResult], conditions: Sequence[Condition]) 
     if not timings:
         say("nothing was timed")
         return UsageError.exit_code
-    return 0
+    return EXIT_OK
 
 
 def _setup(
@@ -169,8 +175,8 @@ class _Run:
     def on_file(
         self, op: Op, contenders: Sequence[Contender], file: Path, scalars: dict[str, str]
     ) -> Iterator[BenchResult]:
-        from sparsekit.check.campaign import user_workload
         from sparsekit.check.files import load_inputs
+        from sparsekit.check.workload import user_workload
 
         inputs, digest = load_inputs(file, op, scalars, self._device)
         workload = user_workload(op, inputs, f"{file.name}:{digest[:12]}", self._device)

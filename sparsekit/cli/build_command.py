@@ -19,8 +19,8 @@ from sparsekit.cli.options import (
     toolchain_option,
 )
 from sparsekit.cli.session import open_session
-from sparsekit.discover import Broken
-from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.errors import EXIT_OK, CompileError, ToolchainError, UsageError
+from sparsekit.kernel_folders import Broken
 from sparsekit.report.build import build_document, plan_document
 
 
@@ -75,11 +75,11 @@ def _exit_code(plan: Plan, outcomes: Sequence[Outcome], broken: Sequence[Broken]
     codes = {o.error.exit_code for o in outcomes if o.error is not None}
     if codes:
         return CompileError.exit_code if CompileError.exit_code in codes else max(codes)
-    return _refusal_code(plan) or max((b.exit_code for b in broken), default=0)
+    return _refusal_code(plan) or max((b.exit_code for b in broken), default=EXIT_OK)
 
 
 def _refusal_code(plan: Plan) -> int:
     """A named target that was refused is a failure; so is a plan of nothing."""
     if any(r.named for r in plan.refused) or (plan.refused and not plan.jobs):
         return ToolchainError.exit_code
-    return 0 if plan.jobs or plan.unplanned else UsageError.exit_code
+    return EXIT_OK if plan.jobs or plan.unplanned else UsageError.exit_code

@@ -10,17 +10,24 @@ import click
 
 from sparsekit.cli.emit import emit
 from sparsekit.cli.native import requested_archs
-from sparsekit.cli.options import FOLDER, arch_option, output_options, place_options, say
+from sparsekit.cli.options import (
+    FILE,
+    arch_option,
+    cache_dir_option,
+    output_options,
+    place_options,
+    say,
+)
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Choice
-from sparsekit.errors import MissingArtifactError, StoreError
+from sparsekit.errors import MissingArtifactError
 from sparsekit.model.artifact import Artifact
 from sparsekit.model.toolchain import Toolchain
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
 from sparsekit.settings import load
 from sparsekit.store.bundle import export_bundle, import_bundle
-from sparsekit.store.open import open_store
+from sparsekit.store.open import writable_store
 from sparsekit.toolchain.find import Toolchains
 
 
@@ -35,7 +42,7 @@ def command() -> None:
 
 
 @command.command("export")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @arch_option
 @place_options
@@ -97,7 +104,7 @@ def _row(artifact: Artifact) -> tuple[str, ...]:
 
 @command.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+@cache_dir_option
 @output_options
 def import_(file: Path, cache_dir: Path | None, form: str, output: Path | None) -> None:
     """Bring the artifacts of FILE into the store, checked by sha256.
@@ -109,10 +116,7 @@ def import_(file: Path, cache_dir: Path | None, form: str, output: Path | None) 
     sparsekit bundle import out.tar.zst
     """
     settings = load(cache_dir=cache_dir)
-    store = open_store(settings.cache_dir, say)
-    if store.root != settings.cache_dir:
-        raise StoreError(f"the store {settings.cache_dir} cannot be written")
-    result = import_bundle(file, store)
+    result = import_bundle(file, writable_store(settings.cache_dir, say))
     for toolchain in result.toolchains:
         own = next(t for t in Toolchains(settings).all(toolchain.lang) if t.id == toolchain.id)
         if own.fingerprint != toolchain.fingerprint:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import FOLDER, output_options, say
-from sparsekit.errors import StoreError
+from sparsekit.cli.options import cache_dir_option, output_options, say
+from sparsekit.errors import EXIT_OK, StoreError, UsageError
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
 from sparsekit.settings import NOWHERE, load
 from sparsekit.store import maintain
 from sparsekit.store.layout import refuse_unsafe
-from sparsekit.store.local import Store
 from sparsekit.store.notes import Notes
-from sparsekit.store.open import open_store
-
-_cache_dir = click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+from sparsekit.store.open import writable_store
 
 
 @click.group()
@@ -42,16 +40,8 @@ def _root(cache_dir: Path | None) -> Path:
     return root
 
 
-def _writable(root: Path) -> Store:
-    """The store for changing it. Raises StoreError where it cannot be."""
-    store = open_store(root, say)
-    if store.root != root:
-        raise StoreError(f"the store {root} cannot be written")
-    return store
-
-
 @command.command("dir")
-@_cache_dir
+@cache_dir_option
 @output_options
 def show_dir(cache_dir: Path | None, form: str, output: Path | None) -> None:
     """Print the store's folder."""
@@ -60,7 +50,7 @@ def show_dir(cache_dir: Path | None, form: str, output: Path | None) -> None:
 
 
 @command.command()
-@_cache_dir
+@cache_dir_option
 @output_options
 def info(cache_dir: Path | None, form: str, output: Path | None) -> None:
     """Entries, size and folder."""
@@ -75,7 +65,7 @@ def info(cache_dir: Path | None, form: str, output: Path | None) -> None:
 
 
 @command.command()
-@_cache_dir
+@cache_dir_option
 @output_options
 @click.pass_context
 def verify(ctx: click.Context, cache_dir: Path | None, form: str, output: Path | None) -> None:
@@ -90,13 +80,13 @@ def verify(ctx: click.Context, cache_dir: Path | None, form: str, output: Path |
         "schema": 1, "artifacts": count, "damaged": [{"key": k, "problem": p} for k, p in bad],
     }  # fmt: skip
     emit(Document(data, tuple(parts)), form, output)
-    ctx.exit(StoreError.exit_code if bad else 0)
+    ctx.exit(StoreError.exit_code if bad else EXIT_OK)
 
 
 @command.command()
 @click.option("--older-than", metavar="AGE", help="Entries built longer ago: 30d, 12h.")
 @click.option("--max-size", metavar="SIZE", help="The oldest entries, until the rest fits: 2G.")
-@_cache_dir
+@cache_dir_option
 @output_options
 def prune(
     older_than: str | None, max_size: str | None, cache_dir: Path | None, form: str,
@@ -119,24 +109,37 @@ def prune(
 
 @command.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_cache_dir
+@cache_dir_option
 @output_options
 def clear(yes: bool, cache_dir: Path | None, form: str, output: Path | None) -> None:
     """Remove every entry."""
     root = _root(cache_dir)
     chosen = list(maintain.entries(root))
     if chosen and not yes:
-        click.confirm(f"Remove {len(chosen)} artifacts from {root}?", abort=True, err=True)
+        _confirm(f"Remove {len(chosen)} artifacts from {root}?")
     removed = _removed(root, chosen)
     if root.is_dir():
         Notes(root).clear()
     emit(removed, form, output)
 
 
+def _confirm(question: str) -> None:
+    """Go on when the answer is yes. Raises UsageError where nobody can answer."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # Ctrl-C, or the end of the input
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        raise UsageError("nobody is there to say yes; give --yes to remove them") from None
+    if not agreed:
+        raise click.Abort
+
+
 def _removed(root: Path, chosen: list[maintain.Stored]) -> Document:
     """Remove the entries, and tell what was removed."""
     if chosen:
-        maintain.remove_all(_writable(root), chosen)
+        maintain.remove_all(writable_store(root, say), chosen)
     size = sum(e.bytes for e in chosen)
     text = f"{len(chosen)} artifacts removed, {format_bytes(size)}"
     data = {"schema": 1, "dir": str(root), "removed": [e.key for e in chosen], "bytes": size}

@@ -34,6 +34,7 @@ def gpu_option(command: F) -> F:
 def _gpu(ctx: click.Context, param: click.Parameter, value: str) -> str:
     if value == CPU:
         raise UsageError(f"{ctx.info_name} needs a GPU: --device must be cuda or cuda:N")
+    cuda_index(value, or_cpu=False)
     return value
 
 
@@ -63,26 +64,30 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 
 def _shown(probe: Probe) -> str:
-    if probe.devices:
-        return f"the driver shows {len(probe.devices)} GPUs"
+    if count := len(probe.devices):
+        return f"the driver shows {count} GPU{'s' if count > 1 else ''}"
     return probe.problem or "the driver shows no GPU"
 
 
-def cuda_index(text: str) -> int:
+def cuda_index(text: str, *, or_cpu: bool = True) -> int:
+    """The number of the GPU. or_cpu: whether the command takes the CPU too."""
     match = re.fullmatch(r"cuda(?::(\d+))?", text)
     if not match:
-        raise UsageError(f"--device must be cuda, cuda:N or cpu, found {text!r}")
+        wanted = "cuda, cuda:N or cpu" if or_cpu else "cuda or cuda:N"
+        raise UsageError(f"--device must be {wanted}, found {text!r}")
     return int(match[1] or 0)
 
 
-def gpu_of(text: str, probe: Probe | None = None) -> tuple[Any, Device]:
-    """The torch device, and what is known of it. Raises GpuError when there is no such GPU."""
+def gpu_of(text: str, probe: Probe | None = None, *, or_cpu: bool = True) -> tuple[Any, Device]:
+    """The torch device, and what is known of it. Raises GpuError when there is no such GPU.
+
+    or_cpu: whether the command could take the CPU instead.
+    """
     index = cuda_index(text)
     probe = probe or probe_devices()
     if index >= len(probe.devices):
-        raise GpuError(
-            f"--device {text}: {_shown(probe)}; see sparsekit doctor, or take --device cpu"
-        )
+        instead = ", or take --device cpu" if or_cpu else ""
+        raise GpuError(f"--device {text}: {_shown(probe)}; see sparsekit doctor{instead}")
     import torch
 
     if not torch.cuda.is_available():

@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import FOLDER, output_options
+from sparsekit.cli.options import cache_dir_option, output_options
 from sparsekit.errors import SparsekitError
 from sparsekit.model.arch import ALL_CAPABILITIES, Arch, format_capability
+from sparsekit.model.call import Device
 from sparsekit.model.toolchain import Toolchain
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.runtime.probe import Probe, probe_devices
@@ -41,7 +42,7 @@ class Finding:
 
 
 @click.command()
-@click.option("--cache-dir", type=FOLDER, help="The artifact store.")
+@cache_dir_option
 @output_options
 def command(cache_dir: Path | None, form: str, output: Path | None) -> None:
     """GPUs, driver, compilers, tools, store, and what is missing.
@@ -87,6 +88,8 @@ def _findings(cache_dir: Path | None) -> Iterator[Finding]:
     yield _nvdisasm(settings)
     yield _ncu(settings)
     yield _store(settings)
+    for device in probe.devices:
+        yield from _kernels(settings, device)
 
 
 def _package(name: str) -> Finding:
@@ -110,6 +113,31 @@ def _gpus(probe: Probe) -> Iterator[Finding]:
             f"{device.sm_count} SMs, {device.shared_bytes_optin} B of shared memory for a block"
         )
         yield Finding(f"GPU cuda:{device.index}", True, found)
+
+
+def _kernels(settings: Settings, device: Device) -> Iterator[Finding]:
+    """Of each kernel that keeps account: whether it has run on such a GPU, or on this one."""
+    from sparsekit.discover import Catalog
+    from sparsekit.operators.first_use import FirstUse
+    from sparsekit.store.notes import Notes
+
+    outcomes = FirstUse(Notes(settings.cache_dir)).outcomes(device)
+    capability = device.compute_capability
+    for kernel in Catalog(settings.kernel_dirs, settings.kernels_origin).kernels:
+        if kernel.proven_on is None or not kernel.targets_for(capability):
+            continue
+        subject = f"{kernel.qualified_name} on cuda:{device.index}"
+        if kernel.is_proven_on(capability):
+            yield Finding(subject, True, f"has run on {format_capability(capability)}")
+            continue
+        tried = {v.name: outcomes.get(f"{kernel.qualified_name}:{v.name}") for v in kernel.variants}
+        told = [f"{n}: checked here, {o.told}" for n, o in tried.items() if o and o.passed]
+        told += [f"{n}: FAILED here, {o.told}" for n, o in tried.items() if o and not o.passed]
+        failed = any(o and not o.passed for o in tried.values())
+        yield Finding(
+            subject, not failed, "; ".join(told) or "emulated only; its first use will be checked",
+            f"it is not used here; report what sparsekit verify {kernel.qualified_name} prints",
+        )  # fmt: skip
 
 
 def _toolchains(settings: Settings, driver: str | None) -> Iterator[Finding]:

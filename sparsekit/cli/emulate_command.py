@@ -8,15 +8,13 @@ import click
 
 from sparsekit.cli.device import check_options
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import output_options
+from sparsekit.cli.options import FILE, output_options
 from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("ptx", metavar="FILE.ptx", type=_FILE)
-@click.option("--args", "script", metavar="ARGS.py", type=_FILE, required=True,
+@click.argument("ptx", metavar="FILE.ptx", type=FILE)
+@click.option("--args", "script", metavar="ARGS.py", type=FILE, required=True,
               help="Your Python file with run(device): memory, launches, check.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=0), default=2, show_default=True, metavar="N",
               help="So many random schedules beside lazy and eager.")  # fmt: skip

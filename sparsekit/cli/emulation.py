@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from sparsekit.cli.options import say
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
-from sparsekit.errors import GpuError, ToolchainError, UsageError
-from sparsekit.model.arch import Arch, ArchRequest, parse_archs
+from sparsekit.errors import GpuError, ToolchainError
+from sparsekit.model.arch import Arch, parse_archs
 
 if TYPE_CHECKING:
-    from sparsekit.check.emulated import Emulation
     from sparsekit.check.emulated_campaign import EmulationPlan
 
 Target = tuple[Choice, Arch]
@@ -37,23 +36,6 @@ def emulation_plan(
     )  # fmt: skip
 
 
-def emulation_here(session: Session, plan: EmulationPlan) -> Emulation:
-    """The emulation of this process, on what the session has found already."""
-    from sparsekit.check.emulated import Emulation
-    from sparsekit.emulator import Launches
-
-    return Emulation(
-        session.planner,
-        session.store,
-        plan.build,
-        plan.only_built,
-        plan.checks,
-        plan.schedules,
-        Launches(),
-        say,
-    )
-
-
 def emulated_targets(session: Session, choices: Sequence[Choice], arch: str | None) -> list[Target]:
     """The choices with the archs that `--arch` names; without it, those that are built.
 
@@ -76,13 +58,3 @@ def emulated_targets(session: Session, choices: Sequence[Choice], arch: str | No
     if not targets:
         raise ToolchainError(f"no kernel has a target that --arch {arch} means")
     return targets
-
-
-def one_arch(text: str | None, choices: Sequence[Choice]) -> ArchRequest:
-    """The arch that `run` emulates: the one that is named, else the first of the kernels."""
-    from sparsekit.operators.load import first_arch
-
-    requests = parse_archs(text) if text is not None else (first_arch(choices),)
-    if len(requests) != 1:
-        raise UsageError(f"--arch must name one arch to run, found {text}")
-    return requests[0]

@@ -11,6 +11,7 @@ from sparsekit.cli import checks, origins
 from sparsekit.cli.emit import emit, emit_text
 from sparsekit.cli.inspected import Inspected, Looker
 from sparsekit.cli.options import (
+    FILE,
     arch_option,
     build_option,
     output_options_with,
@@ -25,12 +26,10 @@ from sparsekit.codegen.lock import FILE_NAME, read_lock
 from sparsekit.codegen.regression import are_side_by_side
 from sparsekit.codegen.requirements import parse_requirement
 from sparsekit.codegen.verdict import compare_all
-from sparsekit.errors import EXIT_CHECK_FAILED, ToolchainError, UsageError
+from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, ToolchainError, UsageError
 from sparsekit.report.document import Document, joined
 from sparsekit.report.findings import sarif
 from sparsekit.report.inspect import failures_document, inspect_document, listings_document
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -44,7 +43,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--locked", is_flag=True, help="Exit 1 with what is worse than the lock records.")
 @click.option("--accept", metavar="REASON", help="With --locked: record what got worse, and why.")
-@click.option("--lock-file", type=_FILE, default=FILE_NAME, show_default=True, help="The lock.")
+@click.option("--lock-file", type=FILE, default=FILE_NAME, show_default=True, help="The lock.")
 @click.option("--github", is_flag=True, help="Annotations for GitHub, on standard error.")
 @click.option(
     "--audit", is_flag=True,
@@ -128,7 +127,7 @@ def command(
         emit(document, form, output)
     if github:
         results.annotate()
-    ctx.exit(found.exit_code() or (EXIT_CHECK_FAILED if results.failed else 0))
+    ctx.exit(found.exit_code() or (EXIT_CHECK_FAILED if results.failed else EXIT_OK))
 
 
 def _listings(looker: Looker, found: Inspected, dump: str) -> dict[Name, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,13 +10,14 @@ from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Plan
 from sparsekit.cli.native import requested_archs
 from sparsekit.cli.options import say
+from sparsekit.cli.progress import shown
 from sparsekit.cli.session import Session
 from sparsekit.codegen.foreign import is_foreign
 from sparsekit.codegen.foreign_ledgers import ForeignReader
-from sparsekit.codegen.inspect import Inspector
+from sparsekit.codegen.inspect import Inspector, Reading
 from sparsekit.codegen.ledger import Ledger, Name
-from sparsekit.discover import Broken
-from sparsekit.errors import CompileError, ToolchainError, UsageError
+from sparsekit.errors import EXIT_OK, CompileError, ToolchainError, UsageError
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.arch import ArchRequest
 from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.store.notes import Notes
@@ -46,7 +47,11 @@ class Inspected:
             return ToolchainError.exit_code
         if self.broken:
             return max(b.exit_code for b in self.broken)
-        return 0 if self.ledgers else UsageError.exit_code
+        return EXIT_OK if self.ledgers else UsageError.exit_code
+
+
+def _reading(steps: Iterator[Reading], total: int) -> Iterator[Reading]:
+    return shown(steps, total, "reading code", lines=False)
 
 
 class Looker:
@@ -60,7 +65,7 @@ class Looker:
             say(str(error))
         notes = Notes(session.store.root)
         self.session, self._build = session, build
-        self.inspector = Inspector(notes, nvdisasm, session.settings.jobs)
+        self.inspector = Inspector(notes, nvdisasm, session.settings.jobs, _reading)
 
     def look(
         self, references: Sequence[str], toolchains: Sequence[str], arch: str | None

@@ -7,19 +7,23 @@ from pathlib import Path
 import click
 
 from sparsekit.cli.inspected import Looker
-from sparsekit.cli.options import arch_option, build_option, place_options, toolchain_option
+from sparsekit.cli.options import (
+    FILE,
+    arch_option,
+    build_option,
+    place_options,
+    toolchain_option,
+)
 from sparsekit.cli.session import open_session
 from sparsekit.codegen.lock import FILE_NAME, Lock, read_lock, recorded, write_lock
 from sparsekit.errors import CompileError, ToolchainError
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @arch_option
 @toolchain_option
-@click.option("-o", "--output", type=_FILE, default=FILE_NAME, show_default=True, help="The lock.")
+@click.option("-o", "--output", type=FILE, default=FILE_NAME, show_default=True, help="The lock.")
 @build_option
 @place_options
 def command(

@@ -24,8 +24,7 @@ class _Folder(click.Path):
 
 
 FOLDER = _Folder(path_type=Path)
-
-
+FILE = click.Path(dir_okay=False, path_type=Path)
 _FORMS = ("text", "json", "markdown")
 
 
@@ -45,7 +44,7 @@ def output_options_with(*more: str) -> Callable[[F], F]:
 
 def _output_options(command: F, forms: tuple[str, ...]) -> F:
     command = click.option(
-        "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
+        "-o", "--output", type=FILE,
         help="Write the result to this file instead of standard output.",
     )(command)  # fmt: skip
     return click.option(
@@ -56,17 +55,20 @@ def _output_options(command: F, forms: tuple[str, ...]) -> F:
 
 def place_options(command: F) -> F:
     """`--kernels` and `--cache-dir`."""
-    command = click.option(
-        "--cache-dir", type=FOLDER,
-        help="The artifact store [default: $SPARSEKIT_CACHE_DIR, else the user's cache folder].",
-    )(command)  # fmt: skip
     return click.option(
         "--kernels",
         "kernel_dirs",
         type=FOLDER,
         multiple=True,
         help="A kernel folder, or a folder of them, beside the shipped ones; repeatable.",
-    )(command)
+    )(cache_dir_option(command))
+
+
+def cache_dir_option(command: F) -> F:
+    return click.option(
+        "--cache-dir", type=FOLDER,
+        help="The artifact store [default: $SPARSEKIT_CACHE_DIR, else the user's cache folder].",
+    )(command)  # fmt: skip
 
 
 def arch_option(command: F) -> F:
@@ -103,6 +105,14 @@ def build_option(command: F) -> F:
     return click.option(
         "--no-build", "build", is_flag=True, default=True, flag_value=False,
         help="Build nothing: exit 4 with the command when something is missing.",
+    )(command)  # fmt: skip
+
+
+def inputs_option(command: F) -> F:
+    """`--inputs`, as a path named `inputs_file`."""
+    return click.option(
+        "--inputs", "inputs_file", type=FILE,
+        help="Your own tensors: a safetensors file of the op's inputs by name.",
     )(command)  # fmt: skip
 
 

@@ -13,7 +13,14 @@ import click
 from sparsekit.cli.contenders import contenders_of
 from sparsekit.cli.device import gpu_of, gpu_option
 from sparsekit.cli.emit import emit
-from sparsekit.cli.options import build_option, output_options, place_options, say, settings_option
+from sparsekit.cli.options import (
+    FILE,
+    build_option,
+    output_options,
+    place_options,
+    say,
+    settings_option,
+)
 from sparsekit.cli.selection import case_of
 from sparsekit.cli.session import open_session
 from sparsekit.errors import NoKernelError, UsageError
@@ -40,7 +47,7 @@ _NO_NCU = (
 @settings_option
 @click.option("--reports", type=click.Path(file_okay=False, path_type=Path), default=Path("."),
               show_default=True, help="Where ncu's own .ncu-rep files go.")  # fmt: skip
-@click.option("--roofline", "figure", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--roofline", "figure", type=FILE,
               help="Draw the roofline into this SVG file.")  # fmt: skip
 @click.option("--launch", "launched", metavar="LABEL", hidden=True)
 @gpu_option
@@ -68,10 +75,10 @@ def command(
         raise UsageError(f"{reference!r} means several ops; name one")
     op, contenders = groups[0]
     case = case_of(op, case_name, settings)
-    torch_device, gpu = gpu_of(device)
+    torch_device, gpu = gpu_of(device, or_cpu=False)
 
-    from sparsekit.check.campaign import load_reference
-    from sparsekit.check.verify import make_workload
+    from sparsekit.check.reference import load_reference
+    from sparsekit.check.workload import make_workload
     from sparsekit.measure import profile
     from sparsekit.measure.ceilings import measure_ceilings
     from sparsekit.measure.ncu import Ncu

@@ -20,12 +20,16 @@ class Step(Protocol):
 S = TypeVar("S", bound=Step)
 
 
-def shown(steps: Iterable[S], total: int | None, what: str) -> Iterator[S]:
-    """The steps, shown as they come; total is None where it is not known before the end."""
+def shown(steps: Iterable[S], total: int | None, what: str, *, lines: bool = True) -> Iterator[S]:
+    """The steps, shown as they come; total is None where it is not known before the end.
+
+    lines: whether each is worth a line where there is no bar.
+    """
     if total == 0:
         return iter(())
-    bar = sys.stderr.isatty() and find_spec("rich") is not None
-    return _bar(steps, total, what) if bar else _lines(steps, total)
+    if sys.stderr.isatty() and find_spec("rich") is not None:
+        return _bar(steps, total, what)
+    return _lines(steps, total) if lines else iter(steps)
 
 
 def _lines(steps: Iterable[S], total: int | None) -> Iterator[S]:

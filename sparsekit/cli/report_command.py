@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from sparsekit.errors import EXIT_CHECK_FAILED, UsageError
+from sparsekit.cli.options import FILE
+from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 from sparsekit.files import replace_file
 from sparsekit.report.document import Document, Lines
 from sparsekit.report.html import render_html
@@ -38,7 +39,7 @@ _MARKED = ("README.md", "docs/**/*.md", "kernels_*/*/README.md")
 @click.option("--title", default="Results", show_default=True, help="The page's title in HTML.")
 @click.option("--check", is_flag=True, help="Make the marked tables again; exit 1 on a difference.")
 @click.option("--update", is_flag=True, help="Write the marked tables again.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("-o", "--output", type=FILE,
               help="Write the page to this file instead of standard output.")  # fmt: skip
 @click.pass_context
 def command(
@@ -121,7 +122,7 @@ def _check(files: Iterable[Path]) -> int:
     click.echo(f"{len(blocks)} marked tables, {len(different)} differ from their results")
     if not blocks:
         return UsageError.exit_code
-    return EXIT_CHECK_FAILED if different else 0
+    return EXIT_CHECK_FAILED if different else EXIT_OK
 
 
 def _update(files: Iterable[Path]) -> int:
@@ -132,7 +133,7 @@ def _update(files: Iterable[Path]) -> int:
             changed += 1
             _write(file, text)
     click.echo(f"{changed} files changed")
-    return 0
+    return EXIT_OK
 
 
 def _write(file: Path, text: str) -> None:

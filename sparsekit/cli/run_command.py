@@ -9,9 +9,10 @@ import click
 
 from sparsekit.cli.device import CPU, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
-from sparsekit.cli.emulation import one_arch
 from sparsekit.cli.options import (
+    FILE,
     build_option,
+    inputs_option,
     output_options,
     place_options,
     require_inputs,
@@ -21,19 +22,16 @@ from sparsekit.cli.options import (
 )
 from sparsekit.cli.selection import case_of, operator_of
 from sparsekit.cli.session import open_session
-from sparsekit.discover import Choice
+from sparsekit.discover import Choice, only_op
 from sparsekit.errors import UsageError
-from sparsekit.model.op import Op
 
 
 @click.command()
 @click.argument("reference", metavar="REF")
 @click.option("--case", "case_name", metavar="NAME", help="The case whose inputs are made.")
 @settings_option
-@click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
-              help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the outputs to this safetensors file.")  # fmt: skip
+@inputs_option
+@click.option("--save", type=FILE, help="Write the outputs to this safetensors file.")
 @click.option("--explain", is_flag=True, help="Print every selection decision.")
 @device_option("cuda", "cuda")
 @click.option("--arch", metavar="ARCH",
@@ -64,7 +62,7 @@ def command(
     if len(toolchains) > 1:
         raise UsageError(f"run takes one --toolchain, found {', '.join(toolchains)}")
     choices = session.catalog.resolve([reference], toolchains)
-    op = _only_op(choices, reference)
+    op = only_op(choices, reference)
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
@@ -79,9 +77,10 @@ def command(
     else:
         torch_device, gpu = gpu_of(device)
 
-    from sparsekit.check import campaign, runs
+    from sparsekit.check import runs
     from sparsekit.check.files import load_inputs, save_tensors
-    from sparsekit.check.verify import make_workload
+    from sparsekit.check.reference import load_reference
+    from sparsekit.check.workload import make_workload, user_workload
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
@@ -90,10 +89,9 @@ def command(
     if case is None:
         assert inputs_file is not None
         inputs, digest = load_inputs(inputs_file, op, settings, torch_device)
-        workload = campaign.user_workload(op, inputs, inputs_file.name, torch_device)
+        workload = user_workload(op, inputs, inputs_file.name, torch_device)
     else:
-        reference_module = campaign.load_reference(op)
-        workload = make_workload(op, reference_module, case, op.probes[0], torch_device)
+        workload = make_workload(op, load_reference(op), case, op.probes[0], torch_device)
     result = runs.run_once(operator, workload)
     if save is not None:
         note = {"op": op.name, "case": workload.name, "kernel": str(result.candidate)}
@@ -107,16 +105,6 @@ def _cpu(
 ) -> tuple[Any, None, Any]:
     """The CPU as torch's device, no GPU, and the driver that emulates."""
     from sparsekit.check.emulated_campaign import CPU as TORCH_CPU
-    from sparsekit.emulator import chosen_checks
-    from sparsekit.operators.emulated_driver import EmulatedDriver
+    from sparsekit.operators.load import emulated_driver
 
-    checks = chosen_checks(strict=strict, without=without)
-    request = one_arch(arch, choices)
-    return TORCH_CPU, None, EmulatedDriver(request.capability, request.exact, checks=checks)
-
-
-def _only_op(choices: tuple[Choice, ...], reference: str) -> Op:
-    names = {c.op.name: c.op for c in choices}
-    if len(names) != 1:
-        raise UsageError(f"{reference!r} means several ops, {', '.join(names)}; name one")
-    return next(iter(names.values()))
+    return TORCH_CPU, None, emulated_driver(choices, arch, strict, without)

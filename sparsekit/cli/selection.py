@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sparsekit.cli.options import say
 from sparsekit.cli.session import Session
-from sparsekit.discover import Choice, check_case
+from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
+from sparsekit.kernel_folders import check_case
 from sparsekit.model.op import Case, Op, with_settings
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from sparsekit.aot.execute import Outcome, execute
 from sparsekit.aot.plan import Plan, Planner
 from sparsekit.cli.options import say
 from sparsekit.cli.progress import shown
-from sparsekit.discover import Broken, Catalog
+from sparsekit.discover import Catalog
 from sparsekit.errors import MissingArtifactError
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.arch import ArchRequest
 from sparsekit.revisions import REVISIONS
 from sparsekit.settings import Settings, load
@@ -67,7 +68,7 @@ class Session:
                     raise MissingArtifactError(f"{job} is not built; {job.build_command}")
         steps = execute(plan.jobs, self.store, workers=self.settings.jobs, force=force)
         place = {job.key: number for number, job in enumerate(plan.jobs)}
-        outcomes = shown(steps, len(plan.jobs), "building")
+        outcomes = shown(steps, len(plan.jobs), "building") if build else steps
         return sorted(outcomes, key=lambda outcome: place[outcome.job.key])
 
 

@@ -33,11 +33,11 @@ def command() -> None:
 @click.argument("releases", metavar="RELEASE...", nargs=-1, required=True)
 def add(releases: tuple[str, ...]) -> None:
     """Install releases, each into a folder of its own; uv does it when present, else pip."""
-    wanted = [install.parse_requirement(text) for text in releases]
+    wanted = [install.parse_release(text) for text in releases]
     toolchains = Toolchains(load())
-    for requirement in wanted:
-        say(f"installing {requirement.package} into {toolchains.folder}")
-        toolchain, new = install.add(requirement, toolchains)
+    for release in wanted:
+        say(f"installing {release.package} into {toolchains.folder}")
+        toolchain, new = install.add(release, toolchains)
         told = "added" if new else "is there already"
         click.echo(f"{toolchain.id} {told}: {toolchain.site}, {toolchain.fingerprint[:16]}")
 
@@ -68,8 +68,8 @@ def show(form: str, output: Path | None) -> None:
 def remove(identifiers: tuple[str, ...]) -> None:
     """Remove toolchains that were added."""
     toolchains = Toolchains(load())
-    for requirement in [install.parse_requirement(text) for text in identifiers]:
-        click.echo(f"{requirement.id} removed: {install.remove(requirement, toolchains)}")
+    for release in [install.parse_release(text) for text in identifiers]:
+        click.echo(f"{release.id} removed: {install.remove(release, toolchains)}")
 
 
 def _described(toolchain: Toolchain, toolchains: Toolchains) -> dict[str, Any]:

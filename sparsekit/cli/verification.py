@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparsekit.cli.emulation import emulated_targets, emulation_here, emulation_plan
+from sparsekit.cli.emulation import emulated_targets, emulation_plan
 from sparsekit.cli.options import require_inputs, say
 from sparsekit.cli.selection import by_op, only, operator_of
 from sparsekit.cli.session import Session
@@ -21,14 +21,16 @@ from sparsekit.model.op import TAGS, Op
 from sparsekit.model.results import VerifyResult
 from sparsekit.toolchain.find import Toolchains
 
-Steps = tuple[Iterator[VerifyResult], str | None]
-"""The results as they come, and the sha256 of the user's inputs."""
+Steps = tuple[Iterator[VerifyResult], str | None]  # the results, the sha256 of the user's inputs
 _TAGS, _EMULATED_TAGS = ("smoke", "corner"), ("smoke",)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the options say, apart from the device."""
+    """What the options say, apart from the device.
+
+    across: each under every other toolchain at hand against itself under the one it would use.
+    """
 
     session: Session
     choices: Sequence[Choice]
@@ -39,7 +41,6 @@ class Request:
     tags: Sequence[str]
     bitwise: bool
     across: bool
-    """Each under every other toolchain at hand against itself under the one it would use."""
 
     def require(self, file: Path | None, scalars: dict[str, str]) -> None:
         """Raise UsageError for what is wrong whatever the machine has."""
@@ -92,7 +93,7 @@ def on_cpu(
         tags = request.tags or _EMULATED_TAGS
         tasks = tasks_of(targets, request.pattern, tags)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
-    emulation = emulation_here(session, plan)
+    emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}
     for choice, target in targets:
         archs.setdefault(choice.kernel.folder, []).append(target)

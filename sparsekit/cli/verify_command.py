@@ -11,7 +11,9 @@ from sparsekit.check.golden import read_golden, write_golden
 from sparsekit.cli.device import CPU, cuda_index, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import (
+    FILE,
     build_option,
+    inputs_option,
     output_options,
     place_options,
     say,
@@ -21,7 +23,7 @@ from sparsekit.cli.options import (
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import open_session
 from sparsekit.cli.verification import Request, on_cpu, on_gpu
-from sparsekit.errors import SparsekitError, UsageError
+from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, SparsekitError, UsageError
 from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.verify import verify_document
@@ -49,13 +51,12 @@ from sparsekit.runtime.probe import probe_devices
 @click.option(
     "--golden",
     "golden_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Check outputs against the digests in this file; make it when it is not there.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True,
               help="Launches of each case, all with the same bytes.")  # fmt: skip
-@click.option("--inputs", "inputs_file", type=click.Path(dir_okay=False, path_type=Path),
-              help="Your own tensors: a safetensors file of the op's inputs by name.")  # fmt: skip
+@inputs_option
 @settings_option
 @device_option(None, "cuda; cpu where there is no GPU")
 @click.option("--arch", metavar="LIST",
@@ -144,7 +145,7 @@ def command(
     if stopped is not None:
         raise stopped
     code = _exit_code(results, named=bool(references))
-    ctx.exit(code or max((b.exit_code for b in broken), default=0))
+    ctx.exit(code or max((b.exit_code for b in broken), default=EXIT_OK))
 
 
 def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], SparsekitError | None]:
@@ -163,10 +164,10 @@ def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], Spars
 def _exit_code(results: Sequence[VerifyResult], *, named: bool) -> int:
     """A failure is 1; nothing that ran, of all or of a kernel that was asked for by name, is 2."""
     if any(r.ok is False for r in results):
-        return 1
+        return EXIT_CHECK_FAILED
     ran = {r.kernel for r in results if r.ok}
     idle = sorted({r.kernel for r in results} - ran)
     if ran and not (named and idle):
-        return 0
+        return EXIT_OK
     say(f"nothing of {', '.join(idle)} ran; see the reasons" if idle else "nothing ran")
     return UsageError.exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from sparsekit.codegen.ledger import (
 )
 from sparsekit.codegen.rounding import rounding_steps, tensor_instructions
 from sparsekit.codegen.sass import SassInstruction, access_bytes, access_class
+from sparsekit.digest import sha256_of
 
 Functions = Mapping[str, tuple[SassInstruction, ...]]
 _COUNTED = ("FFMA", "FMUL", "FADD", "MUFU")
@@ -103,7 +103,7 @@ def _digest(code: Sequence[SassInstruction], flow: Flow, functions: Functions) -
     chose, its stall counts and where blocks lie do not count; nor does the entry's name."""
     told: list[list[tuple[str, str, str]]] = []
     _describe(code, flow, functions, told, set())
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return sha256_of(json.dumps(told).encode())
 
 
 def _describe(

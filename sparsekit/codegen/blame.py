@@ -17,6 +17,7 @@ from sparsekit.aot.ptxas_log import spills
 from sparsekit.codegen.facts import Fact, facts_of
 from sparsekit.codegen.ledger import Ledger, SassFacts
 from sparsekit.errors import SparsekitError
+from sparsekit.model.arch import parse_arch
 from sparsekit.model.toolchain import Toolchain
 
 Side = Literal["ours", "base"]
@@ -104,7 +105,7 @@ def _assembled(
     source: Source, tool: Source, options: tuple[str, ...], read: Reader
 ) -> tuple[Mapping[str, Fact] | None, str | None]:
     name = source.ledger.name
-    ptxas = tool.toolchain.assembler_for(_capability(name.arch))
+    ptxas = tool.toolchain.assembler_for(parse_arch(name.arch).compute_capability)
     try:
         done = assemble(ptxas, source.ptx, name.arch, options)
         entry = read_cubin(done.image).entries[name.entry]
@@ -123,11 +124,6 @@ def _assembled(
         spill_load_bytes=spilled.load_bytes if spilled else None,
     )
     return facts_of(replace(source.ledger, resources=resources, sass=found[name.entry])), None
-
-
-def _capability(arch: str) -> tuple[int, int]:
-    digits = "".join(c for c in arch.partition("_")[2] if c.isdigit())
-    return int(digits[:-1]), int(digits[-1])
 
 
 def _cause(name: str, before: Fact, now: Fact, cells: Mapping[_Key, Cell]) -> str:

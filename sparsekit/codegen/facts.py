@@ -19,13 +19,14 @@ from sparsekit.codegen.ledger import (
     Ledger,
     LoopFacts,
     SassFacts,
+    count_of,
 )
 from sparsekit.codegen.sass import ACCESSES
 from sparsekit.errors import UsageError
 
 Fact = int | float | str | None
 _PTX_LOADS = ("ld.global", "cp.async")
-_BULK, _TMA = "UBLKCP", "UTMALDG"
+_BULK, _TMA = BULK_LOADS
 _DECIMALS = 3
 
 
@@ -138,7 +139,7 @@ def _sass_facts(sass: SassFacts) -> dict[str, Fact]:
     for number, loop in enumerate(sass.loops):
         facts |= {f"loop{number}.{name}": value for name, value in _loop_facts(loop).items()}
     if sass.loops:
-        facts["loops.max_loads"] = max(_count(loop.loads) for loop in sass.loops)
+        facts["loops.max_loads"] = max(count_of(loop.loads) for loop in sass.loops)
         facts["loops.max_load_bytes"] = max(_bytes(loop.loads) for loop in sass.loops)
         streams: dict[int, int] = {}
         for loop in sass.loops:
@@ -152,9 +153,9 @@ def _sass_facts(sass: SassFacts) -> dict[str, Fact]:
 
 def _loop_facts(loop: LoopFacts) -> dict[str, Fact]:
     found: dict[str, Fact] = {
-        "loads": _count(loop.loads),
+        "loads": count_of(loop.loads),
         "load_bytes": _bytes(loop.loads),
-        "gathers": _count(loop.gathers),
+        "gathers": count_of(loop.gathers),
         "depth": loop.depth,
         "instructions": loop.instructions,
     }
@@ -183,10 +184,6 @@ def _widths(prefix: str, counts: Mapping[int, int], *, count: bool = True) -> di
         facts[f"{prefix}.min_bytes"] = min(known)
         facts[f"{prefix}.mean_bytes"] = round(mean, _DECIMALS)
     return facts
-
-
-def _count(histogram: Histogram) -> int:
-    return sum(sum(widths.values()) for widths in histogram.values())
 
 
 def _bytes(histogram: Histogram) -> int:

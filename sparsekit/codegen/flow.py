@@ -14,7 +14,7 @@ _BARRIER = re.compile(r"\bB(\d+)\b")
 _BRANCHES = frozenset({"BRA", "JMP"})
 _COMPUTED = frozenset({"BRX", "BRXU", "JMX"})
 _ENDS = frozenset({"EXIT", "RET", "KILL"}) | _COMPUTED
-_ALWAYS = frozenset({"", "@PT"})
+ALWAYS = frozenset({"", "@PT"})
 NEVER = "@!PT"  # ptxas writes instructions that never run, as a workaround for the hardware
 
 
@@ -93,7 +93,7 @@ def _following(
     base, after = instruction.base, index + 1
     if instruction.predicate == NEVER:
         return (after,)
-    always = instruction.predicate in _ALWAYS
+    always = instruction.predicate in ALWAYS
     if base in _BRANCHES:
         # A second condition stands as the first of two operands: `BRA P0, 0x700`.
         always = always and "," not in instruction.operands and ".DIV" not in instruction.opcode

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparsekit.aot.elf import EM_CUDA
 from sparsekit.codegen.fatbin import MAGIC, Unreadable, find_fatbins, read_fatbin
 
 SUFFIXES = frozenset({".cubin", ".ptx", ".fatbin", ".so", ".o", ".a", ".obj"})
 _ELF = b"\x7fELF"
 _ARCHIVE = b"!<arch>\n"
-_EM_CUDA = 190
 _MACHINES = {3: "x86", 62: "x86-64", 183: "AArch64", 243: "RISC-V", 224: "AMD GPU"}
 _ELF_HEADER_BYTES = 64
 
@@ -96,7 +96,7 @@ def _file(file: Path) -> Iterator[Piece | Problem]:
 def _images(file: Path, data: bytes) -> Iterator[Piece | Problem]:
     if not data.strip(b"\0"):
         raise Unreadable("empty")
-    if data.startswith(_ELF) and _machine(data) == _EM_CUDA:
+    if data.startswith(_ELF) and _machine(data) == EM_CUDA:
         yield _beside(file, data)
     elif data.startswith(MAGIC):
         for image in read_fatbin(data):
@@ -112,13 +112,13 @@ def _images(file: Path, data: bytes) -> Iterator[Piece | Problem]:
 
 
 def _is_cuda(header: bytes) -> bool:
-    return _machine(header) == _EM_CUDA
+    return _machine(header) == EM_CUDA
 
 
 def _machine(data: bytes) -> int:
     """The machine that an ELF header names; one that is cut off passes for CUDA's, to be refused
     with what is wrong with it."""
-    return int.from_bytes(data[18:20], "little") if len(data) >= _ELF_HEADER_BYTES else _EM_CUDA
+    return int.from_bytes(data[18:20], "little") if len(data) >= _ELF_HEADER_BYTES else EM_CUDA
 
 
 def _beside(file: Path, data: bytes) -> Piece:

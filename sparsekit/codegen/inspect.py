@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sparsekit.aot.elf import read_cubin
 from sparsekit.codegen.analyse import analyse
@@ -22,6 +23,7 @@ from sparsekit.codegen.listing import sass_listing
 from sparsekit.codegen.ptx_loads import ptx_loads
 from sparsekit.codegen.sass import disassemble
 from sparsekit.codegen.source_lines import source_lines
+from sparsekit.digest import sha256_of
 from sparsekit.errors import ToolchainError
 from sparsekit.model.arch import parse_arch
 from sparsekit.model.artifact import Artifact, EntryRecord
@@ -31,11 +33,27 @@ from sparsekit.store.notes import Notes, note_key
 _VERSION = str(LEDGER_VERSION)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """One cubin was read. text: its entries, or why it was not."""
+
+    status: Literal["read", "failed"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Inspector:
     """Reads code. nvdisasm: None where there is none, and no SASS then."""
 
-    def __init__(self, notes: Notes, nvdisasm: Path | None, workers: int) -> None:
+    def __init__(
+        self, notes: Notes, nvdisasm: Path | None, workers: int,
+        watch: Callable[[Iterator[Reading], int], Iterable[Reading]] = lambda steps, total: steps,
+    ) -> None:  # fmt: skip
+        """watch(steps, total): hands on the steps, to show how far they are."""
         self._notes, self._nvdisasm, self._workers = notes, nvdisasm, workers
+        self._watch = watch
 
     def ledgers(self, artifacts: Sequence[tuple[Artifact, str]]) -> Iterator[Ledger]:
         """One ledger for every entry of the artifacts, each with the file it was compiled from, in
@@ -44,14 +62,20 @@ class Inspector:
         for artifact, source in artifacts:
             yield from self._of_artifact(artifact, source)
 
-    def prepare(self, images: Iterable[bytes]) -> None:
+    def prepare(self, images: Collection[bytes]) -> None:
         """Work out the facts of cubins that will be asked for, several at once."""
         with ThreadPoolExecutor(self._workers) as pool:
-            list(pool.map(self.sass, images))
+            deque(self._watch(pool.map(self._reading, images), len(images)), maxlen=0)
+
+    def _reading(self, image: bytes) -> Reading:
+        found = self.sass(image)
+        return (
+            Reading("failed", found) if isinstance(found, str) else Reading("read", " ".join(found))
+        )
 
     def sass(self, image: bytes) -> dict[str, SassFacts] | str:
         """The facts by entry, or why there are none."""
-        key = note_key("sass", _VERSION, hashlib.sha256(image).hexdigest())
+        key = note_key("sass", _VERSION, sha256_of(image))
         known = self._notes.get(key)
         if known is not None:
             return {name: SassFacts.from_json(facts) for name, facts in known.items()}
@@ -66,7 +90,7 @@ class Inspector:
 
     def ptx(self, text: bytes) -> dict[str, Histogram] | None:
         """Widths of loads by entry; None for a text that is no PTX."""
-        key = note_key("ptx", _VERSION, hashlib.sha256(text).hexdigest())
+        key = note_key("ptx", _VERSION, sha256_of(text))
         known: Any = self._notes.get(key)
         if known is None:
             try:

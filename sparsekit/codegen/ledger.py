@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 Histogram = Mapping[str, Mapping[str, int]]  # class of access -> width in bytes, or "?" -> count
-LEDGER_VERSION = 4  # raise it when the same code gives another ledger
+LEDGER_VERSION = 5  # raise it when the same code gives another ledger
 UNKNOWN_WIDTH = "?"  # the size of a bulk copy is an operand
 GLOBAL_LOADS = ("LDG", "LDGSTS")
 BULK_LOADS = ("UBLKCP", "UTMALDG")
@@ -127,3 +127,8 @@ class Ledger:
 def by_width(widths: Mapping[str, int]) -> dict[str, int]:
     """The widest first, what is not known last."""
     return dict(sorted(widths.items(), key=lambda w: -int(w[0]) if w[0].isdigit() else 0))
+
+
+def count_of(histogram: Histogram) -> int:
+    """How many accesses there are, of all classes and widths."""
+    return sum(sum(widths.values()) for widths in histogram.values())

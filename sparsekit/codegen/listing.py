@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sparsekit.codegen.flow import flow_of
 from sparsekit.codegen.gathers import trace
 from sparsekit.codegen.ledger import BULK_LOADS, GLOBAL_LOADS
+from sparsekit.codegen.ptx_loads import load_of
 from sparsekit.codegen.sass import SassInstruction, access_bytes
 from sparsekit.ptx import parse
 
@@ -41,9 +42,7 @@ def ptx_listing(text: str, entry: str) -> list[str]:
     function = next(f for f in module.entries if f.name == entry)
     lines = text.splitlines()
     for instruction in function.instructions:
-        modifiers = instruction.opcode.modifiers
-        is_load = instruction.opcode.base == "ld" and "global" in modifiers
-        if is_load or (instruction.opcode.base == "cp" and modifiers[:1] == ("async",)):
+        if load_of(instruction) is not None:
             where = module.where(instruction.loc)
             place = instruction.line - 1
             lines[place] += f"  // <-- load{where and f' at {where}'}"

@@ -22,20 +22,23 @@ def ptx_loads(entry: Function) -> Histogram:
     """Counts by class and width: `{"ld.global": {"16": 8}, "cp.async": {"16": 4}}`."""
     found: dict[str, Counter[str]] = {}
     for instruction in entry.instructions:
-        if (load := _load(instruction)) is not None:
+        if (load := load_of(instruction)) is not None:
             kind, width = load
             found.setdefault(kind, Counter())[width] += 1
     return {kind: by_width(found[kind]) for kind in _CLASSES if kind in found}
 
 
-def _load(instruction: Instruction) -> tuple[str, str] | None:
+def load_of(instruction: Instruction) -> tuple[str, str] | None:
+    """Class and width of a load from global memory; None for anything else."""
     modifiers = instruction.opcode.modifiers
     base = instruction.opcode.base
     if base == "ld" and "global" in modifiers:
         return "ld.global", str(_vector_bytes(modifiers))
     if base == "cp" and modifiers[:1] == ("async",):
         if "bulk" in modifiers:
-            return "cp.async.bulk", UNKNOWN_WIDTH
+            spaces = [m.partition("::")[0] for m in modifiers]
+            into_shared = [s for s in spaces if s in ("shared", "global")] == ["shared", "global"]
+            return ("cp.async.bulk", UNKNOWN_WIDTH) if into_shared else None
         sizes = [o for o in instruction.operands if isinstance(o, Immediate)]
         if sizes and "shared" in "".join(modifiers):
             return "cp.async", str(sizes[0].value)

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsekit.codegen.ledger import BULK_LOADS
 from sparsekit.errors import ToolchainError
 
 _LIMIT_S = 120.0
@@ -20,11 +21,8 @@ _SUFFIX_BYTES = {
     "U8": 1, "S8": 1, "U16": 2, "S16": 2, "16": 2, "32": 4, "64": 8, "128": 16, "256": 32,
 }  # fmt: skip
 _PER_THREAD = frozenset({"LDG", "LDGSTS", "LDS", "LDSM", "LDL", "STG", "STS", "STL", "STSM"})
-_BULK = frozenset({"UBLKCP", "UTMALDG"})
 _MATRIX = frozenset({"LDSM", "STSM"})
-
-
-ACCESSES = _PER_THREAD | _BULK
+ACCESSES = _PER_THREAD | {*BULK_LOADS}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparsekit.codegen.conditional import Values
-from sparsekit.codegen.flow import NEVER, Flow
+from sparsekit.codegen.flow import ALWAYS, NEVER, Flow
 from sparsekit.codegen.registers import Registers, registers_of
 from sparsekit.codegen.sass import SassInstruction
 
@@ -28,7 +28,6 @@ SHARED_READS = frozenset({"LDS", "LDSM", "LDTM", "ATOMS"})
 _CONSTANT_READS = frozenset({"LDC", "LDCU", "ULDC"})
 _SPECIAL_READS = frozenset({"S2R", "S2UR", "CS2R"})
 _SHARED_STORES = frozenset({"STS", "STSM", "STTM"})
-_ALWAYS = ("", "@PT")
 
 
 @dataclass
@@ -181,7 +180,7 @@ def _merge(entering: list[_State | None], block: int, state: Mapping[str, int]) 
 
 
 def _guard(instruction: SassInstruction) -> str:
-    return "" if instruction.predicate in _ALWAYS else instruction.predicate
+    return "" if instruction.predicate in ALWAYS else instruction.predicate
 
 
 def _slot(instruction: SassInstruction, operand: int) -> str:

@@ -32,7 +32,7 @@ from sparsekit.emulator.faults import (
     chosen_checks,
 )
 from sparsekit.emulator.geometry import SM_COUNT
-from sparsekit.emulator.host import Program, launch, load, pack_values
+from sparsekit.emulator.host import Program, launch, load
 from sparsekit.emulator.host_memory import HostMemory, Piece
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.reuse import Launches
@@ -59,5 +59,4 @@ __all__ = [
     "chosen_checks",
     "launch",
     "load",
-    "pack_values",
 ]

@@ -15,7 +15,6 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.storage import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
-READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
 _PACKED = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 _WINDOW_SHIFT = np.uint64(40)
 

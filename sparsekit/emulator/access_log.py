@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparsekit.emulator.access_kinds import ASYNC
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.global_checks import GlobalChecks
 from sparsekit.emulator.shadow import SharedShadow
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
-"""What an access does. Strong: atomic, volatile, relaxed or stronger: two of them never race.
-
-Async: in the async proxy, by an agent of its own.
-"""
 _MOST_ELEMENTS = 1 << 20
 
 
@@ -174,7 +170,7 @@ class AccessLog:
                     if not bucket.index.size:
                         continue
                     if space == "shared":
-                        is_async = accesses[0].kind in (ASYNC_READ, ASYNC_WRITE)
+                        is_async = accesses[0].kind in ASYNC
                         self._machine.remote.note(bucket, bucket.agents() if is_async else None)
                         self._shared.check(bucket)
                     elif space == "global":

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
@@ -71,7 +72,7 @@ class Barriers:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         geometry = machine.geometry
-        self._block = geometry.unit * geometry.shape.cluster_size + geometry.rank
+        self._block = geometry.batch_block
         self._in_use: dict[tuple[int, int], Barrier] = {}
 
     def reset(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import BULK_AGENT, BULK_STORE_AGENT
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class BulkCopies:
             return
         clocks = machine.clocks
         for row, (stamp, at, thread) in self._last.items():
-            agent = int(clocks.agents_of(np.array([row]), BULK_AGENT)[0])
+            agent = clocks.agent_of(row, BULK_AGENT)
             if clocks.known[row, agent] < stamp:
                 text = "the copy may still read shared memory when its block exits: no wait for it"
                 machine.fault("race", text, at, thread)

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsekit.emulator.access_log import (
-    ASYNC_READ,
-    ASYNC_WRITE,
-    STRONG_READ,
-    STRONG_WRITE,
-)
+from sparsekit.emulator.access_kinds import ASYNC_READ, ASYNC_WRITE, STRONG_READ, STRONG_WRITE
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.layout import CLUSTER_OFFSET, CLUSTER_SHIFT
 from sparsekit.emulator.swizzle import swizzled
 from sparsekit.emulator.tiles import CHUNK_BYTES, Tile
 
@@ -22,19 +18,17 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-_CLUSTER_SHIFT = 24
-_CLUSTER_OFFSET = (1 << _CLUSTER_SHIFT) - 1
 Combine = Callable[[Array, Array], Array]
 
 
 def rank_of(address: int) -> int:
     """The block of the cluster that a shared address is in."""
-    return address >> _CLUSTER_SHIFT
+    return address >> CLUSTER_SHIFT
 
 
 def in_block(address: int, rank: int) -> int:
     """The same place in another block of the cluster."""
-    return address & _CLUSTER_OFFSET | rank << _CLUSTER_SHIFT
+    return address & CLUSTER_OFFSET | rank << CLUSTER_SHIFT
 
 
 def shared_place(c: Convoy, address: int, thread: int) -> int:

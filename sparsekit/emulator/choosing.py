@@ -12,8 +12,9 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.code import Block
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.findings import StopLaunch
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.table import is_warp_wide
 from sparsekit.emulator.warpgroups import WARPS_OF_GROUP
 from sparsekit.ptx.operands import Immediate, Register

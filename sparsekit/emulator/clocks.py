@@ -117,6 +117,10 @@ class Clocks:
         found: Array = (kind * self.warps + self.warp_of_row[rows]).astype(np.int32)
         return found
 
+    def agent_of(self, row: int, kind: int) -> int:
+        """The agent of a kind of one warp."""
+        return kind * self.warps + int(self.warp_of_row[row])
+
     def barrier_agent(self, number: int) -> int:
         """The agent of the copies that complete on the mbarrier of a number. Raises UsageError."""
         agent = self.kinds * self.warps + number

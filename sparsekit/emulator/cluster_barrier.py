@@ -12,7 +12,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import INIT_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine

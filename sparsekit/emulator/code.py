@@ -6,7 +6,7 @@ diverged lanes should be run, the lowest first: callees before callers, each in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from sparsekit.emulator.liveness import live_registers
 from sparsekit.emulator.table import Matched, is_full, membermask, needs_whole_warp
 from sparsekit.ptx import Function, Instruction, Module, control_flow
 from sparsekit.ptx.definedness import maybe_undefined_reads
-from sparsekit.ptx.operands import Address, Arguments, Immediate, Operand, Register, Symbol
+from sparsekit.ptx.operands import Arguments, Immediate, Operand, Register, Symbol
 
 _WIDEST_CELL = 16
 _ASYNCHRONOUS = frozenset({"mbarrier", "wgmma", "tcgen05", "clusterlaunchcontrol"})
@@ -85,6 +85,10 @@ class Code:
             self.slots[key] = found
         return found
 
+    def register_name(self, slot: int) -> str:
+        """The register at a place in the register file, for a message."""
+        return next(s.name for s in self.slots.values() if s.index == slot)
+
     @cached_property
     def shared_cell(self) -> int:
         """The bytes of a cell of shared memory that no access splits, at most 16."""
@@ -142,7 +146,7 @@ def make_code(module: Module, entry: Function) -> Code:
     code = Code(
         module, entry, functions, matched, blocks, first_block, labels, lay_out(module, functions)
     )
-    noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
+    noreturn = module.noreturn
     for number, function in enumerate(functions):
         base = len(matched)
         matched += [TABLE.match(i, base + k) for k, i in enumerate(function.instructions)]
@@ -159,7 +163,7 @@ def make_code(module: Module, entry: Function) -> Code:
     return code
 
 
-def _find_suspects(code: Code, number: int, function: Function, noreturn: set[str]) -> None:
+def _find_suspects(code: Code, number: int, function: Function, noreturn: Container[str]) -> None:
     """Note the reads that some path reaches without a write before."""
     first = code.first_block[function.name]
     if not code.blocks[first].live_in:  # whatever is read has been written
@@ -191,7 +195,9 @@ def _callees_first(module: Module, entry: Function) -> Iterator[Function]:
     yield from visit(entry, ())
 
 
-def _add_blocks(code: Code, number: int, function: Function, base: int, noreturn: set[str]) -> None:
+def _add_blocks(
+    code: Code, number: int, function: Function, base: int, noreturn: Container[str]
+) -> None:
     starts = set(control_flow(function, noreturn).starts) | {0}
     members: dict[int, Operand] = {}
     for index, instruction in enumerate(function.instructions):
@@ -274,10 +280,3 @@ def access_bytes(matched: Matched) -> int:
 def call_target(instruction: Instruction) -> Operand:
     """What a call names: a Symbol, or the Register of an indirect one."""
     return next(o for o in instruction.operands if not isinstance(o, Arguments))
-
-
-def base_symbol(operand: Operand) -> str | None:
-    """The variable that an address operand starts from, if it names one."""
-    if isinstance(operand, Address):
-        operand = operand.base
-    return operand.name if isinstance(operand, Symbol) else None

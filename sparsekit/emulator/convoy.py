@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.geometry import WARP
+from sparsekit.emulator.layout import CLUSTER_OFFSET, CLUSTER_SHIFT
 from sparsekit.emulator.memory import GLOBAL_BASE
 
 if TYPE_CHECKING:
@@ -19,10 +21,7 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-WARP = 32
 _WORD = 1 << 64
-_CLUSTER_SHIFT = 24  # a block's window of shared memory within its cluster: rank << 24
-_CLUSTER_OFFSET = (1 << _CLUSTER_SHIFT) - 1
 
 
 class Convoy:
@@ -101,8 +100,8 @@ class Convoy:
         if self.machine.cluster_size == 1:
             return address + self._offset("shared", offset)
         moved = address + self.const(offset, "u4")
-        window = moved >> np.uint32(_CLUSTER_SHIFT)
-        inside = np.minimum(moved & np.uint32(_CLUSTER_OFFSET), self.machine.shared_stride - 1)
+        window = moved >> np.uint32(CLUSTER_SHIFT)
+        inside = np.minimum(moved & np.uint32(CLUSTER_OFFSET), self.machine.shared_stride - 1)
         base = self._offset("unit", 0)
         found: Array = window * np.uint32(self.machine.shared_stride) + inside + base
         return found
@@ -178,7 +177,7 @@ class Convoy:
         if mask is not None:
             bad &= mask
         if np.count_nonzero(bad):
-            name = next(s.name for s in machine.code.slots.values() if s.index == slot)
+            name = machine.code.register_name(slot)
             machine.fault(
                 "undefined-register", f"reads {name}, which nothing has written", at,
                 self.lo + int(bad.argmax()),

@@ -12,7 +12,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import COPY_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier
 
 if TYPE_CHECKING:
@@ -133,9 +134,8 @@ class CopyGroups:
         if machine.log is not None:
             machine.log.flush()
             until = machine.clocks.until_now()
-            for group in range(len(self._closed_at), int(self.committed.max())):
+            for _ in range(len(self._closed_at), int(self.committed.max())):
                 self._closed_at.append(np.zeros(self.committed.size, np.int32))
-                del group
             closed = self._closed_at
             for group in np.unique(number):
                 closed[group][rows[number == group]] = until

@@ -57,8 +57,9 @@ class Shape:
 class Geometry:
     """The places of the threads of a batch of `units` units.
 
-    Per thread: row (its warp in the batch), unit, rank (its block in the cluster), tid (in its
-    block, counted through), exists (False past the end of a block that is no whole warps).
+    Per thread: row (its warp in the batch), unit, rank (its block in the cluster), batch_block (its
+    block in the batch), tid (in its block, counted through), exists (False past the end of a block
+    that is no whole warps).
     """
 
     def __init__(self, shape: Shape, units: int) -> None:
@@ -73,6 +74,7 @@ class Geometry:
         self.warp = warp % shape.warps
         self.tid = self.warp * WARP + lane % WARP
         self.exists = self.tid < shape.threads
+        self.batch_block = self.unit * shape.cluster_size + self.rank
         self._first_unit = 0
         self._values: dict[str, Array] = {}
 

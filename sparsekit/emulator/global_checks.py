@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparsekit.emulator.access_kinds import READS
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.global_proxies import GlobalProxies
 from sparsekit.emulator.memory import ALLOCATED, GLOBAL_BASE, INITIALISED, READ_ONLY
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-_READS = (0, 2, 5)  # READ, STRONG_READ, ASYNC_READ
 _IN_ORDER = frozenset({"race", "proxy-fence"})
 _TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -47,7 +47,7 @@ class GlobalChecks:
             text = f"an access of {size} bytes to global memory that is not aligned to them"
             machine.findings.add(machine.geometry, "alignment", text, at, thread)
         state = machine.storage.memory.state()
-        is_read = bucket.kind in _READS
+        is_read = bucket.kind in READS
         wanted = ALLOCATED
         if is_read and self._uninitialised:
             wanted |= INITIALISED
@@ -94,14 +94,14 @@ class GlobalChecks:
         found = np.bitwise_and.reduce(np.where(outside[:, None], 0, state[spans]), axis=1)
         missing = (found & ALLOCATED) == 0
         memory = machine.storage.memory
-        verb = "reads" if bucket.kind in _READS else "writes"
+        verb = "reads" if bucket.kind in READS else "writes"
         if self._bounds and missing.any():
             position = int(missing.argmax())
             address = int(index[position]) + GLOBAL_BASE
             at, thread = bucket.origin(position)
             text = f"{verb} {size} bytes at {memory.describe(address % (1 << 64))}"
             machine.findings.add(machine.geometry, "bounds", text, at, thread)
-        if bucket.kind in _READS:
+        if bucket.kind in READS:
             unready = ((found & INITIALISED) == 0) & ~missing
             if self._uninitialised and unready.any():
                 position = int(unready.argmax())

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparsekit.emulator.access_kinds import ASYNC, READS
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import BULK_STORE_AGENT, GLOBAL_PART, WARP_AGENT
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.access_log import Bucket
     from sparsekit.emulator.machine import Machine
 
 
-READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
 _PIECE_BITS = 4
 
 
@@ -46,8 +46,8 @@ class GlobalProxies:
         pieces = np.minimum(bucket.index >> _PIECE_BITS, self._stamp.size - 1)
         rows, clocks = bucket.rows, self._machine.clocks
         units = self._unit_of_row[rows]
-        asynchronous = bucket.kind in (ASYNC_READ, ASYNC_WRITE)
-        if bucket.kind in (READ, STRONG_READ, ASYNC_READ):
+        asynchronous = bucket.kind in ASYNC
+        if bucket.kind in READS:
             stamps = np.where(self._unit[pieces] == units, self._stamp[pieces], 0)
             if not np.count_nonzero(stamps):
                 return

@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparsekit.emulator.access_kinds import (
+    ASYNC_READ,
+    ASYNC_WRITE,
+    READ,
+    STRONG_READ,
+    STRONG_WRITE,
+    WRITE,
+)
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.memory import GLOBAL_BASE, GRANULE
@@ -24,8 +32,7 @@ if TYPE_CHECKING:
     from sparsekit.emulator.memory import Memory
 
 
-_READ, _WRITE, _STRONG_READ, _STRONG_WRITE = range(4)
-_PLAIN_KINDS = {5: _READ, 6: _WRITE}  # of the async proxy
+_PLAIN_KINDS = {ASYNC_READ: READ, ASYNC_WRITE: WRITE}
 _NOBODY = -1
 _MOST_KEPT = 1 << 21  # elements, before they are looked at
 _LARGEST_CELL = 32  # bytes of the widest access
@@ -138,7 +145,7 @@ class GlobalRaces:
         if owner == _NOBODY:
             return
         accesses = _Accesses(kind, self._time, size, index, blocks, at)
-        if kind in (_WRITE, _STRONG_WRITE):
+        if kind in (WRITE, STRONG_WRITE):
             self._written.add(owner)
         if self._known is not None:
             self._look(owner, accesses)
@@ -169,8 +176,8 @@ class GlobalRaces:
             shadow = self._shadows[owner] = _Shadow(start, allocation.size_bytes)
         cells, count = shadow.cells(accesses)
         blocks, at = np.repeat(accesses.blocks, count), np.repeat(accesses.at, count)
-        strong = accesses.kind in (_STRONG_READ, _STRONG_WRITE)
-        is_read = accesses.kind in (_READ, _STRONG_READ)
+        strong = accesses.kind in (STRONG_READ, STRONG_WRITE)
+        is_read = accesses.kind in (READ, STRONG_READ)
         race = self._unordered(shadow.writer, shadow.written_when, cells, blocks)
         if strong:
             race &= ~shadow.write_was_strong[cells]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -26,9 +26,6 @@ _BATCH_SHARED_BYTES = 1 << 25
 _TENSOR_MEMORY_SHARE = 1 << 22  # bytes that a block with tensor memory counts as
 _STEP_LIMIT = 10_000_000
 _KEPT_PROGRAMS = 64
-_INTEGERS = {"i1": "B", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I"}
-_INTEGERS |= {"i64": "q", "u64": "Q"}
-_FORMATS = {**_INTEGERS, "fp32": "f", "fp64": "d"}
 
 Parameter = bytes | int | float | Allocation | TensorMap
 
@@ -136,23 +133,6 @@ def pack(code: Code, params: Sequence[Parameter]) -> bytes:
         if len(value) != size:
             raise ArgumentError(f"{formal.name} has {size} bytes, found {len(value)}")
         buffer[offset : offset + size] = value
-    return bytes(buffer)
-
-
-def pack_values(
-    table: Iterable[tuple[str, str, int, int]], values: Mapping[str, int | float]
-) -> bytes:
-    """The parameter buffer from a manifest's table of (name, type, offset, size) and the values.
-
-    Types are the manifest's: i32, fp32, and so on, `*...` for an address.
-    """
-    cells = list(table)
-    buffer = bytearray(max((offset + size for _, _, offset, size in cells), default=0))
-    for name, kind, offset, size in cells:
-        form = "Q" if kind.startswith("*") else _FORMATS.get(kind)
-        if form is None:
-            raise ArgumentError(f"{name}: parameters of type {kind} cannot be passed yet")
-        buffer[offset : offset + size] = struct.pack(f"<{form}", values[name])
     return bytes(buffer)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from sparsekit.ptx import Function, Module, Variable
 
 SHARED_START = 1024  # bytes: what sm_90 and later reserve for the system
+CLUSTER_SHIFT = 24  # a block's window of shared memory within its cluster: rank << 24
+CLUSTER_OFFSET = (1 << CLUSTER_SHIFT) - 1
 MODULE = -1
 _FRAME_ALIGN = 16
 

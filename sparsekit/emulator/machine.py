@@ -17,12 +17,12 @@ from sparsekit.emulator.choosing import NOWHERE, Chooser
 from sparsekit.emulator.clocks import Clocks
 from sparsekit.emulator.cluster_barrier import ClusterBarrier
 from sparsekit.emulator.code import Code
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.copies import CopyGroups
 from sparsekit.emulator.engine import Engine
 from sparsekit.emulator.fences import Fences
 from sparsekit.emulator.findings import Findings
-from sparsekit.emulator.geometry import Geometry
+from sparsekit.emulator.geometry import WARP, Geometry
 from sparsekit.emulator.global_races import GlobalRaces
 from sparsekit.emulator.mbarriers import MBarriers
 from sparsekit.emulator.register_loads import RegisterLoads

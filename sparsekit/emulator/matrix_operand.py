@@ -13,11 +13,11 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.swizzle import swizzled
+from sparsekit.emulator.tensor_map import SWIZZLES
 
 _CORE_ROWS = 8
 _CORE_BYTES = 16
 _FIELD = 0x3FFF
-_SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128, "128B_atom_32B": 128}
 _WARPGROUP_MODES = {0: "none", 1: "128B", 2: "64B", 3: "32B"}
 _TENSOR_CORE_MODES = {0: "none", 1: "128B_atom_32B", 2: "128B", 4: "64B", 6: "32B"}
 _TENSOR_CORE_VERSION = 1
@@ -87,7 +87,7 @@ def element_places(
 
     base: the first place of the block's shared memory. size: bytes of an element.
     """
-    span = _SPANS[operand.swizzle]
+    span = SWIZZLES[operand.swizzle]
     offsets = _offsets(operand.leading, operand.stride, span, rows, k, size, mn_major)
     return swizzled(offsets + (base + operand.start), operand.swizzle)
 

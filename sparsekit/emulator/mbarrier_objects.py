@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.barriers import numbers_text
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier, MBarrierTexts
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsekit.emulator.access_log import WRITE
+from sparsekit.emulator.access_kinds import WRITE
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import INIT_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.findings import StopLaunch
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.mbarrier_objects import MBarrier, MBarrierTexts, MWait, MWaiting
 from sparsekit.emulator.mbarrier_order import MBarrierOrder
 
@@ -61,7 +62,7 @@ class MBarriers:
                 text = f"the mbarrier at {self._place(place)} is initialised again while in use"
                 machine.fault("mbarrier", text, at, thread)
             maker = thread // WARP
-            stamp = clocks.stamp() + int(clocks.agents_of(np.array([maker]), INIT_AGENT)[0])
+            stamp = clocks.stamp() + clocks.agent_of(maker, INIT_AGENT)
             barrier = MBarrier(
                 place, count, clocks.barrier_agent(self._number(place)), at, maker, stamp,
                 clocks.nothing(), clocks.nothing(), count,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.warpgroups import Touch
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ class RegisterLoads:
             return
         for slot in touch.reads:
             if slot in loading:
-                slots = self._machine.code.slots.values()
-                name = next(s.name for s in slots if s.index == slot)
+                name = self._machine.code.register_name(slot)
                 text = (
                     f"reads {name}, which a tcgen05.ld in PTX line "
                     f"{self._machine.line(loading[slot])} has yet to fill: there is no "

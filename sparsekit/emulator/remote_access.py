@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import WARP_AGENT
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.access_log import Bucket
@@ -26,7 +26,7 @@ class RemoteAccesses:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         geometry = machine.geometry
-        self._block = geometry.unit * geometry.shape.cluster_size + geometry.rank
+        self._block = geometry.batch_block
         self._block_of_row = self._block[::WARP]
         self._last: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._exited: set[int] = set()

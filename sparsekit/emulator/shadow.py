@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparsekit.emulator.access_kinds import (
+    ASYNC,
+    ASYNC_READ,
+    ASYNC_WRITE,
+    COPY_WRITE,
+    READ,
+    READS,
+    STRONG_READ,
+    STRONG_WRITE,
+    WRITE,
+)
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import (
     ATOMIC_AGENT,
@@ -19,6 +30,7 @@ from sparsekit.emulator.clocks import (
     KINDS,
     WARP_AGENT,
 )
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.layout import SHARED_START
 
 if TYPE_CHECKING:
@@ -26,13 +38,10 @@ if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
 
 
-READ, WRITE, STRONG_READ, STRONG_WRITE, COPY_WRITE, ASYNC_READ, ASYNC_WRITE = range(7)
 _AGENTS = {WRITE: WARP_AGENT, STRONG_WRITE: ATOMIC_AGENT, COPY_WRITE: COPY_AGENT}
 _STRONG = (STRONG_READ, STRONG_WRITE)
 _OF_ORDER = frozenset({"race", "proxy-fence", "copy-proxy-fence", "proxy-overwrite"})
 _PROXY_CHECKS = ("proxy-fence", "copy-proxy-fence", "proxy-overwrite")
-_READS = (READ, STRONG_READ, ASYNC_READ)
-_ASYNC = (ASYNC_READ, ASYNC_WRITE)
 
 
 class SharedShadow:
@@ -53,7 +62,7 @@ class SharedShadow:
         self._shift = self._cell.bit_length() - 1
         self._cells = machine.storage.shared.size >> self._shift
         storage = machine.storage
-        self._unit_base: Array = storage.unit_base[::32].astype(np.uint32)  # per row
+        self._unit_base: Array = storage.unit_base[::WARP].astype(np.uint32)  # per row
         self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
         self.writer = np.zeros(self._cells, np.int32)
         self.written_at = np.zeros(self._cells, np.int32)
@@ -86,10 +95,10 @@ class SharedShadow:
         if not self._bounds:
             cells = np.minimum(cells, self._cells - 1)
         stamps = self.writer.take(cells)
-        agents = bucket.agents() if bucket.kind in _ASYNC else None
+        agents = bucket.agents() if bucket.kind in ASYNC else None
         if agents is not None and self._races:
             self._check_proxy(bucket, count, cells, rows, stamps)
-        if bucket.kind in _READS:
+        if bucket.kind in READS:
             if self._uninitialised and np.count_nonzero(stamps) != stamps.size:
                 self._report_uninitialised(bucket, (stamps == 0).nonzero()[0] // count)
             if self._races:
@@ -170,7 +179,7 @@ class SharedShadow:
             late &= clocks.kind_of(agents) != ATOMIC_AGENT
             if not np.count_nonzero(late):
                 return
-        if bucket.kind in _READS:
+        if bucket.kind in READS:
             self._report_races(bucket, late, count, cells, "reads")
         else:
             self._report_overwrites(bucket, late, count, cells, values)
@@ -273,7 +282,7 @@ class SharedShadow:
         why = "nothing orders the two"
         if kind in _PROXY_CHECKS:
             why = "there is no fence.proxy.async between the two"
-        does = f"{does} in the async proxy" if bucket.kind in _ASYNC else does
+        does = f"{does} in the async proxy" if bucket.kind in ASYNC else does
         text = (
             f"warp {int(machine.geometry.warp[thread])} {does} byte {offset:#x} of shared memory, "
             f"which {other}, and {why}"

@@ -12,7 +12,7 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.code import Code
 from sparsekit.emulator.geometry import Geometry
 from sparsekit.emulator.globals import place_globals
-from sparsekit.emulator.layout import MODULE, SHARED_START
+from sparsekit.emulator.layout import CLUSTER_SHIFT, MODULE, SHARED_START
 from sparsekit.emulator.memory import Memory
 
 FUNCTION_WINDOW = 0x7C00_0000_0000
@@ -20,7 +20,6 @@ LOCAL_WINDOW = 0x7D00_0000_0000
 PARAM_WINDOW = 0x7E00_0000_0000
 SHARED_WINDOW = 0x7F00_0000_0000
 _FUNCTION_BYTES = 16
-_CLUSTER_SHIFT = 24
 _STRIDE_ALIGN = 1024  # of the shared memory of neighbouring blocks
 _GARBAGE = 0xA5  # what memory holds before anybody writes it
 _TYPES = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
@@ -38,7 +37,7 @@ class Storage:
         self.shared_stride = -(-self.shared_end // _STRIDE_ALIGN) * _STRIDE_ALIGN
         blocks = geometry.units * geometry.shape.cluster_size
         self.shared = np.empty(blocks * self.shared_stride, np.uint8)
-        block = geometry.unit * geometry.shape.cluster_size + geometry.rank
+        block = geometry.batch_block
         self.shared_base = (block * self.shared_stride).astype(np.uint32)
         unit_stride = geometry.shape.cluster_size * self.shared_stride
         self.unit_base = (geometry.unit * unit_stride).astype(np.uint32)
@@ -107,7 +106,7 @@ class Storage:
         if shared is not None:
             if self.geometry.shape.cluster_size == 1:
                 return shared
-            window = self.geometry.rank.astype(np.uint64) << np.uint64(_CLUSTER_SHIFT)
+            window = self.geometry.rank.astype(np.uint64) << np.uint64(CLUSTER_SHIFT)
             address: Array = window + np.uint64(shared)
             return address
         if (function, name) in layout.local:

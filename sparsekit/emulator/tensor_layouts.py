@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 
 LANES, COLUMNS = 128, 512
 _HALF = 64

@@ -102,11 +102,6 @@ class TensorMap:
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.dtype]
 
-    @property
-    def box_elements(self) -> tuple[int, ...]:
-        """How many elements are copied along each dimension."""
-        return tuple(-(-b // s) for b, s in zip(self.box, self.step, strict=True))
-
     def packed(self) -> bytes:
         """The map as a kernel's parameter, or as content of memory aligned to 64 bytes."""
 

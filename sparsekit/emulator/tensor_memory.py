@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import KINDS
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.tensor_layouts import COLUMNS, LANES
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class TensorMemory:
         self._reads: dict[int, Array] = {}
         self._allocated: list[dict[int, tuple[int, int]]] = [{} for _ in range(blocks)]
         self._relinquished: set[int] = set()
-        self._block = geometry.unit * geometry.shape.cluster_size + geometry.rank
+        self._block = geometry.batch_block
         self._checks = machine.findings.checks
         self._fences = "tensor-fence" in self._checks
 

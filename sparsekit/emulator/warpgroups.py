@@ -15,7 +15,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.clocks import WGMMA_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 
 if TYPE_CHECKING:
     from sparsekit.emulator.machine import Machine
@@ -127,12 +128,12 @@ class Warpgroups:
             self._fenced[row] = True
 
     def _name(self, slot: int) -> str:
-        return next(s.name for s in self._machine.code.slots.values() if s.index == slot)
+        return self._machine.code.register_name(slot)
 
     # ---- groups
 
     def agent(self, leader: int) -> int:
-        return int(self._machine.clocks.agents_of(np.array([leader]), WGMMA_AGENT)[0])
+        return self._machine.clocks.agent_of(leader, WGMMA_AGENT)
 
     def commit(self, convoy: Convoy, mask: Array | None) -> None:
         machine = self._machine

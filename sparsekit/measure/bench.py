@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
-from sparsekit.check.campaign import load_reference
-from sparsekit.check.compare import sha256_of
-from sparsekit.check.verify import Unrunnable, Workload, make_workload
+from sparsekit.check.compare import tensor_sha256
+from sparsekit.check.reference import load_reference
+from sparsekit.check.workload import Unrunnable, Workload, make_workload
 from sparsekit.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CompileError,
+    OF_ONE_KERNEL,
     ContextLostError,
     GpuError,
     NoKernelError,
+    first_line,
 )
 from sparsekit.measure.buffers import bytes_of, copy_of
 from sparsekit.measure.contender import Contender
@@ -28,7 +27,7 @@ from sparsekit.measure.protocol import Protocol
 from sparsekit.measure.summary import summarise
 from sparsekit.measure.timer import Call, NotCapturable, Timer
 from sparsekit.model.bench import BenchResult, Ceilings, Mode, Timing
-from sparsekit.model.op import Case, Op, Work
+from sparsekit.model.op import Case, Op
 from sparsekit.runtime.tensors import synchronize
 
 _ESTIMATES = 3
@@ -69,8 +68,7 @@ def bench_cases(
             workload = make_workload(op, reference, case, op.probes[0], device)
             yield bench_workload(workload, contenders, gpu_name, setup)
         except (Unrunnable, torch.OutOfMemoryError) as error:
-            reason = str(error).splitlines()[0]
-            yield BenchResult(op.name, case.name, gpu_name, None, reason=reason)
+            yield BenchResult(op.name, case.name, gpu_name, None, reason=first_line(error))
 
 
 def bench_workload(
@@ -80,7 +78,7 @@ def bench_workload(
     told: list[str] = []
     failed: list[Timing] = []
     entered = _enter(workload, contenders, told, failed)
-    work = _work(workload)
+    work = workload.work()
     result = BenchResult(
         workload.op.name, workload.name, gpu_name, entered[0].contender.label if entered else None,
         flop=work.flop if work else None, bytes=work.bytes if work else None,
@@ -116,14 +114,6 @@ def bench_workload(
     )  # fmt: skip
 
 
-def _work(workload: Workload) -> Work | None:
-    """FLOP and bytes of the case; None for a user's own tensors, which do not tell all of it."""
-    try:
-        return workload.op.work(workload.case)
-    except KeyError:
-        return None
-
-
 def _enter(
     workload: Workload, contenders: Sequence[Contender], told: list[str], failed: list[Timing]
 ) -> list[_Entry]:
@@ -137,7 +127,7 @@ def _enter(
             continue
         except ContextLostError:
             raise
-        except (ArgumentError, ArgumentTypeError, GpuError, CompileError) as error:
+        except OF_ONE_KERNEL as error:
             failed.append(Timing(contender.label, contender.label, "", problem=str(error)))
             continue
         if timing.problem:
@@ -156,7 +146,7 @@ def _computed(workload: Workload, contender: Contender) -> tuple[Timing, dict[st
     timing = contender.compute(workload.inputs, {n: g.view for n, g in guarded.items()})
     synchronize(workload.device)
     problems = [f"{n}: {p}" for n, g in guarded.items() if (p := g.problem())]
-    digests = {n: sha256_of(g.view) for n, g in guarded.items()}
+    digests = {n: tensor_sha256(g.view) for n, g in guarded.items()}
     found = replace(timing, output_sha256=digests, problem="; ".join(problems) or None)
     return found, {n: g.view for n, g in guarded.items()}
 

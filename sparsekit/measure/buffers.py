@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sparsekit.runtime.tensors import ALLOCATED
+from sparsekit.runtime.tensors import ALLOCATION_ALIGN_BYTES
 
 
 def copy_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() == 0 or 0 in tensor.stride():
         return tensor.clone()
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    offset = tensor.data_ptr() % ALLOCATED // tensor.element_size()
+    offset = tensor.data_ptr() % ALLOCATION_ALIGN_BYTES // tensor.element_size()
     memory = torch.empty(offset + span, dtype=tensor.dtype, device=tensor.device)
     return memory.as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from sparsekit.check.subject import arguments_of
-from sparsekit.errors import GpuError, SparsekitError, UsageError
+from sparsekit.errors import GpuError, SparsekitError, UsageError, first_line
 from sparsekit.model.bench import Timing
 from sparsekit.model.op import Op, Scalar
 from sparsekit.model.reference import CALLABLE_PREFIX
@@ -105,8 +105,8 @@ class CallableContender:
         except SparsekitError:
             raise
         except Exception as error:  # whatever somebody else's function raises
-            first = (str(error).splitlines() or [""])[0]
-            raise GpuError(f"{self.label} raised {type(error).__name__}: {first}") from error
+            told = f"{type(error).__name__}: {first_line(error)}"
+            raise GpuError(f"{self.label} raised {told}") from error
 
 
 def callable_contender(text: str, op: Op) -> CallableContender:

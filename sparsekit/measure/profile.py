@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from sparsekit.check.verify import Workload
+from sparsekit.check.workload import Workload
 from sparsekit.measure.contender import Contender
 from sparsekit.measure.metrics import chip_of, metrics_for
 from sparsekit.measure.ncu import Ncu, NotProfiled
@@ -53,10 +53,7 @@ def without_counters(
     time_s = statistics.median(timer.elapsed_s(call) for _ in range(_EVENT_SAMPLES))
     artifact = artifact_of(ran.key) if ran.key else None
     entries = artifact.manifest.entries if artifact else ()
-    try:
-        work = workload.op.work(workload.case)
-    except KeyError:  # a user's own tensors do not tell all of it
-        work = None
+    work = workload.work()
     return ProfileResult(
         workload.op.name, workload.name, gpu_name, contender.label, ran.kernel,
         entries=tuple(e.entry for e in entries),

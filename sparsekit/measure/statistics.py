@@ -26,15 +26,15 @@ def interval_of(samples: Any, figure: Figure, seed: int = 0) -> Interval | None:
     return _percentiles(figure(_resampled(samples, _draws(samples.shape, seed))))
 
 
-def ratio_interval_of(samples: Any, base: Any, figure: Figure, seed: int = 0) -> Interval | None:
+def ratio_interval_of(samples: Any, base: Any, figure: Figure) -> Interval | None:
     """The 99 % interval of the ratio of the figures; both [rounds, iterations], paired."""
     if samples.size < LEAST_SAMPLES:
         return None
-    draws = _draws(samples.shape, seed)
+    draws = _draws(samples.shape)
     return _percentiles(figure(_resampled(samples, draws)) / figure(_resampled(base, draws)))
 
 
-def _draws(shape: tuple[int, int], seed: int) -> Any:
+def _draws(shape: tuple[int, int], seed: int = 0) -> Any:
     """Indices [RESAMPLES, rounds, iterations]: of rounds, or within rounds of many iterations."""
     rounds, iterations = shape
     random = np.random.default_rng(seed)

@@ -46,9 +46,8 @@ def summarise(
         ratio_of_control = _ratio(arrays[control], arrays[base], protocol)
         control_interval = ratio_interval_of(arrays[control], arrays[base], protocol.figure)
     floor = noise_floor(control_interval)
-    if _above(
-        arrays[base], resolution_s
-    ):  # two times cannot be told apart below a step of the timer
+    if _above(arrays[base], resolution_s):
+        # two times cannot be told apart below a step of the timer
         floor = max(floor, resolution_s / float(protocol.figure(arrays[base])))
     found = []
     for place, timing in enumerate(timings):

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from sparsekit.errors import first_line
 from sparsekit.runtime.tensors import EVENT_RESOLUTION_S, elapsed_s
 
 Call = Callable[[], object]
@@ -52,8 +53,8 @@ class CudaTimer:
                     call()
         except Exception as error:  # a callable may do anything that a capture forbids
             torch.cuda.synchronize(self.device)
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise NotCapturable(f"{name} cannot be captured in a CUDA graph: {first}") from error
+            why = first_line(error)
+            raise NotCapturable(f"{name} cannot be captured in a CUDA graph: {why}") from error
         return lambda: graph.replay()
 
     def flusher(self) -> Call:

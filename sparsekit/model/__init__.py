@@ -8,7 +8,6 @@ from sparsekit.model.arch import (
     format_capability,
     parse_arch,
     parse_archs,
-    parse_capability,
 )
 from sparsekit.model.call import Call, Device
 from sparsekit.model.kernel import (
@@ -52,5 +51,4 @@ __all__ = [
     "format_capability",
     "parse_arch",
     "parse_archs",
-    "parse_capability",
 ]

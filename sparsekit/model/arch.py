@@ -38,6 +38,10 @@ SHARED_BYTES_OPTIN: dict[Capability, int] = {
 }  # fmt: skip
 
 
+# Known, and targets of no kernel that ships, so that `all` leaves them out.
+OTHER_CAPABILITIES = tuple(sorted(set(SHARED_BYTES_OPTIN) - set(ALL_CAPABILITIES)))
+
+
 @dataclass(frozen=True, order=True)
 class Arch:
     """One exact compiler target, `sm_90`, `sm_90a` or `sm_100f`."""
@@ -94,14 +98,6 @@ def format_capability(capability: Capability) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def parse_capability(text: str) -> Capability:
-    """`"9.0"` as (9, 0); raises UsageError on anything else."""
-    match = re.fullmatch(r"(\d{1,2})\.(\d)", text)
-    if not match:
-        raise UsageError(f"expected a compute capability such as 9.0, found {text!r}")
-    return int(match[1]), int(match[2])
-
-
 _NAMED = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)([a-z]?)", re.IGNORECASE)
 
 
@@ -109,6 +105,8 @@ _NAMED = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)([a-z]?)", re.IGNORECASE)
 def parse_arch(text: str) -> Arch:
     """An exact target from `sm_90a`, `sm90a`, `90a` or `9.0a`; raises UsageError by name."""
     match = _NAMED.fullmatch(text)
+    if whole := _meant(text):
+        raise UsageError(f"unknown arch {text!r}: did you mean {whole}?")
     if not match:
         hint = ""
         if text.lower().startswith("compute_"):
@@ -120,12 +118,34 @@ def parse_arch(text: str) -> Arch:
     if capability in RENAMED:
         raise UsageError(f"unknown arch {text!r}: {RENAMED[capability]}")
     if capability not in SHARED_BYTES_OPTIN:
-        known = " ".join(format_capability(c) for c in sorted(SHARED_BYTES_OPTIN))
-        raise UsageError(f"unknown arch {text!r}: sparsekit builds for {known}")
+        raise UsageError(
+            f"unknown arch {text!r}: the nearest is {format_capability(_nearest(capability))}; all "
+            f"are {_listed(ALL_CAPABILITIES)}, and {_listed(OTHER_CAPABILITIES)} for kernels that "
+            "have them among their targets"
+        )
     if feature not in features_of(capability):
         allowed = " ".join(str(Arch(*capability, f)) for f in features_of(capability))
         raise UsageError(f"unknown arch {text!r}: NVIDIA defines {allowed}")
     return Arch(*capability, feature)
+
+
+def _meant(text: str) -> str | None:
+    """`9.0a` for `9a`: a major number alone, which no arch is spelt as."""
+    match = re.fullmatch(r"(?:sm_?)?(\d{1,2})([a-z]?)", text, re.IGNORECASE)
+    if match is None or (int(match[1]), 0) not in ALL_CAPABILITIES:
+        return None
+    return f"{match[1]}.0{match[2].lower()}"
+
+
+def _nearest(capability: Capability) -> Capability:
+    """The known capability whose number is nearest, of those that `all` means."""
+    number = 10 * capability[0] + capability[1]
+    number *= 10 if number < 20 else 1  # `13` alone is a major number
+    return min(ALL_CAPABILITIES, key=lambda known: abs(10 * known[0] + known[1] - number))
+
+
+def _listed(capabilities: Iterable[Capability]) -> str:
+    return " ".join(map(format_capability, capabilities))
 
 
 def features_of(capability: Capability) -> tuple[str, ...]:

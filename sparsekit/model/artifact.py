@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -96,6 +97,14 @@ class CompileJob:
         for folder in address.kernel_dirs:
             parts += ["--kernels", str(folder)]
         return shlex.join([*parts, *self.store_options])
+
+    def with_paths(self, text: str) -> str:
+        """A compiler's text with the paths of sources for the names that it knows them under."""
+        main, *headers = self.sources
+        known = {f"{self.kernel.name}/{main.name}": main.path, **{h.name: h.path for h in headers}}
+        names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+        # NVRTC puts the worker's folder, `/`, before a name in line information.
+        return re.sub(rf"(?<![\w./-])/?({names})(?=[(:]\d)", lambda m: str(known[m[1]]), text)
 
     def __str__(self) -> str:
         return (

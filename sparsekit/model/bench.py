@@ -88,6 +88,11 @@ class Timing:
     same_bits: bool | None = None
     problem: str | None = None
 
+    @property
+    def untimed(self) -> str:
+        """What to say where there is no time."""
+        return "below resolution" if self.below_resolution else "failed"
+
 
 @dataclass(frozen=True)
 class BenchResult:
@@ -121,7 +126,7 @@ class BenchResult:
 
     def __str__(self) -> str:
         times = (
-            f"{t.label} {t.time_s * 1e6:.2f} us" if t.time_s else f"{t.label} {_untimed(t)}"
+            f"{t.label} {t.time_s * 1e6:.2f} us" if t.time_s else f"{t.label} {t.untimed}"
             for t in self.timings
         )
         return f"{self.case}: {self.reason or ', '.join(times)}"
@@ -141,10 +146,6 @@ class BenchResult:
         )
         fields["cautions"] = tuple(data["cautions"])
         return cls(**fields)
-
-
-def _untimed(timing: Timing) -> str:
-    return "below resolution" if timing.below_resolution else "failed"
 
 
 def _interval(data: Mapping[str, float] | None) -> Interval | None:

@@ -12,7 +12,8 @@ ScalarValue = int | float | str | None
 
 @dataclass(frozen=True)
 class Device:
-    """The device that a call's tensors live on. pci_bus_id: how other tools know it.
+    """The device that a call's tensors live on. pci_bus_id: how other tools know it; uuid: how it
+    is told from every other one; driver: its release. Empty where there is no such thing.
 
     only: the one target that is run, of those that would run on it; None for the best.
     """
@@ -23,6 +24,8 @@ class Device:
     index: int = 0
     name: str = ""
     pci_bus_id: str = ""
+    uuid: str = ""
+    driver: str = ""
     only: Arch | None = None
 
 

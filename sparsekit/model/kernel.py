@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from sparsekit.model.arch import ALL_CAPABILITIES, Arch, Capability, features_of, parse_arch
+from sparsekit.model.arch import (
+    ALL_CAPABILITIES,
+    Arch,
+    Capability,
+    features_of,
+    format_capability,
+    parse_arch,
+)
 from sparsekit.model.call import Call
 
 Lang = Literal["cuda", "triton"]
@@ -194,7 +201,9 @@ class Kernel:
     others are built only when named. variants: the first accepted one is chosen when none is named.
     instances: in order of preference. launches(variant, call): what to launch, at least once.
     reject(variant, call): why the variant cannot take the call, else None. options: compiler
-    options, all explicit.
+    options, all explicit. proven_on: the compute capabilities on which it has run right, as
+    `9.0`; on another its first use is checked where a kernel after it could stand in, and None
+    says that nobody keeps account.
     name, folder and address, by which the command line finds it again, are filled in when the
     folder is found.
     """
@@ -209,6 +218,7 @@ class Kernel:
     instances: tuple[Instance, ...] = (Instance(),)
     reject: Callable[[Variant, Call], str | None] = accepts_all
     options: Mapping[str, Constant] = field(default_factory=dict)
+    proven_on: tuple[str, ...] | None = None
     name: str = ""
     folder: Path = Path()
     address: Address | None = None
@@ -225,6 +235,10 @@ class Kernel:
     @property
     def archs(self) -> tuple[Arch, ...]:
         return tuple(parse_arch(t) for t in self.targets)
+
+    def is_proven_on(self, device: Capability) -> bool:
+        """Whether it has run right there, or nobody keeps account of that."""
+        return self.proven_on is None or format_capability(device) in self.proven_on
 
     def variant(self, name: str) -> Variant | None:
         return next((v for v in self.variants if v.name == name), None)

@@ -12,6 +12,7 @@ from sparsekit.model.kernel import TENSOR_TYPES
 
 N = TypeVar("N", int, float)
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+RETURN_PREFIX = "return_"  # of the argument that asks for an optional output
 # seed: the workloads of the two pull requests that this project began with, and their edge cases.
 TAGS = ("smoke", "corner", "perf", "sanitize", "seed")
 
@@ -43,6 +44,21 @@ class Tensor:
     optional: bool = False
     divisible_by: int = 1
     stride_divisible_by: int = 1
+
+    @property
+    def shape_text(self) -> str:
+        """`[s_q, h_q, 512]`, as people read it."""
+        return f"[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def layout_text(self) -> str:
+        """What must hold of address and strides, as people read it; empty for nothing."""
+        wanted = []
+        if self.divisible_by > 1:
+            wanted.append(f"at a multiple of {self.divisible_by} bytes")
+        if self.stride_divisible_by > 1:
+            wanted.append(f"strides in multiples of {self.stride_divisible_by} elements")
+        return ", ".join(wanted)
 
 
 @dataclass(frozen=True)

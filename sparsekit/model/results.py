@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+FLOAT64 = "float64"  # what a result of the check by the reference is against
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Coverage:
     entry: str
     blocks: int
     uncovered: tuple[CodeBlock, ...]
+
+    def joined(self, other: Coverage) -> Coverage:
+        """What two runs of the entry have executed together."""
+        left = frozenset(other.uncovered)
+        return replace(other, uncovered=tuple(b for b in self.uncovered if b in left))
 
 
 @dataclass(frozen=True)

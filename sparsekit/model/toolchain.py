@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from sparsekit.model.arch import Arch, Capability, format_capability
 from sparsekit.model.kernel import Lang
@@ -13,7 +14,15 @@ _FIRST_WITH: dict[Lang, dict[Capability, tuple[int, ...]]] = {
     "cuda": {(10, 3): (12, 9), (10, 7): (13, 4), (11, 0): (13, 0), (12, 1): (12, 9)},
     "triton": {(10, 3): (3, 5), (10, 7): (3, 9), (11, 0): (3, 7), (12, 1): (3, 5)},
 }
+# The CUDA release whose ptxas has the target that Triton makes for it. Source: PTX ISA, "Release
+# Notes".
+FIRST_PTXAS: dict[Capability, str] = {
+    (8, 0): "11.0", (8, 6): "11.1", (8, 7): "11.4", (8, 8): "13.0", (8, 9): "11.8", (9, 0): "12.0",
+    (10, 0): "12.8", (10, 3): "12.9", (10, 7): "13.4", (11, 0): "13.0", (12, 0): "12.8",
+    (12, 1): "12.9",
+}  # fmt: skip
 _FIRST_WITH_ONE_NEW_PTXAS = (3, 9)  # Triton that assembles sm_90 too with ptxas-blackwell
+AssemblerRole = Literal["ptxas", "ptxas-blackwell"]
 COMPILER_NAMES: dict[Lang, str] = {"cuda": "nvrtc", "triton": "triton"}
 
 
@@ -49,8 +58,7 @@ class Toolchain:
 
     def assembler_for(self, capability: Capability) -> Path:
         """The ptxas that this Triton uses for targets of that capability."""
-        first = (9, 0) if version_tuple(self.version) >= _FIRST_WITH_ONE_NEW_PTXAS else (10, 0)
-        return self.tools["ptxas-blackwell" if capability >= first else "ptxas"]
+        return self.tools[assembler_role(self.version, capability)]
 
     @property
     def newest_assembler(self) -> Path:
@@ -63,9 +71,11 @@ class Toolchain:
         if first is None or version_tuple(self.version) >= first:
             return None
         needed = ".".join(map(str, first))
+        name = COMPILER_NAMES[self.lang]
         return (
-            f"{self.id} does not know {format_capability(arch.compute_capability)}; "
-            f"{COMPILER_NAMES[self.lang]} {needed} is the first that does"
+            f"{self.id} ({self.tools.get('library', self.site)}) does not know "
+            f"{format_capability(arch.compute_capability)}; {name} {needed} is the first that "
+            f"does, and --toolchain {name}-VERSION takes another; see sparsekit toolchain list"
         )
 
     def caution(self, arch: Arch) -> str | None:
@@ -82,6 +92,12 @@ class Toolchain:
                 "checked for it, and NVRTC 13.1.80 or newer does not have the fault"
             )
         return None
+
+
+def assembler_role(triton_version: str, capability: Capability) -> AssemblerRole:
+    """Which of its two assemblers that Triton uses for targets of that capability."""
+    has_one_for_both = version_tuple(triton_version) >= _FIRST_WITH_ONE_NEW_PTXAS
+    return "ptxas-blackwell" if capability >= ((9, 0) if has_one_for_both else (10, 0)) else "ptxas"
 
 
 def version_tuple(version: str) -> tuple[int, ...]:

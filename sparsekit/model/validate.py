@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from keyword import iskeyword
 from pathlib import Path
 
 from sparsekit.errors import SpecError, UsageError
+from sparsekit.model.arch import ALL_CAPABILITIES, format_capability
 from sparsekit.model.fields import type_problems
 from sparsekit.model.kernel import (
     ELEMENT_BYTES,
@@ -21,7 +23,7 @@ from sparsekit.model.kernel import (
     Variant,
     passed_args,
 )
-from sparsekit.model.op import TAGS, Op, Tensor
+from sparsekit.model.op import RETURN_PREFIX, TAGS, Op, Tensor
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STRIDE = re.compile(r"(?P<tensor>\w+)\.stride\((?P<axis>\d+)\)")
@@ -68,6 +70,9 @@ def _target_problems(kernel: Kernel) -> Iterable[str]:
             yield "targets is empty"
     except UsageError as error:
         yield f"targets: {error}"
+    for name in kernel.proven_on or ():
+        if name not in map(format_capability, ALL_CAPABILITIES):
+            yield f"proven_on: expected compute capabilities such as '9.0', found {name!r}"
 
 
 def _name_problems(what: str, names: Iterable[str], form: re.Pattern[str] | None) -> Iterable[str]:
@@ -201,8 +206,11 @@ def _dtypes_of(tensor: Tensor) -> frozenset[str]:
 
 def _op_problems(op: Op) -> Iterable[str]:
     yield from type_problems(op, Op)  # what follows relies on them
-    names = (*(i.name for i in op.inputs), *(o.name for o in op.outputs))
+    on_demand = (f"{RETURN_PREFIX}{o.name}" for o in op.outputs if o.optional)
+    names = [*(i.name for i in op.inputs), *(o.name for o in op.outputs), *on_demand]
     yield from _name_problems("argument", names, _IDENTIFIER)
+    for name in filter(iskeyword, names):
+        yield f"argument {name!r} is a word of Python, and could not be given by name"
     yield from _tensor_problems(op)
     if not op.probes:
         yield "probes is empty"

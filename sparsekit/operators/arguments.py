@@ -12,11 +12,9 @@ from typing import Any
 
 from sparsekit.errors import ArgumentError, ArgumentTypeError
 from sparsekit.model.call import Call, Device, ScalarValue
-from sparsekit.model.op import REQUIRED, Op, Scalar, Tensor
+from sparsekit.model.op import REQUIRED, RETURN_PREFIX, Op, Scalar, Tensor
 from sparsekit.runtime import tensors as torch_tensors
 from sparsekit.spec_file import ask
-
-RETURN_PREFIX = "return_"
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def _check_shape(
     op: Op, tensor: Tensor, shape: tuple[int, ...], scalars: Mapping[str, ScalarValue],
     dims: dict[str, int],
 ) -> None:  # fmt: skip
-    wanted = f"[{', '.join(map(str, tensor.shape))}]"
+    wanted = tensor.shape_text
     if len(shape) != len(tensor.shape):
         raise ArgumentError(f"{op.name}: {tensor.name} must be {wanted}, found shape {list(shape)}")
     for size, found in zip(tensor.shape, shape, strict=True):

@@ -65,13 +65,12 @@ class EmulatedDriver:
 
     def __init__(
         self, capability: Capability, only: Arch | None = None, *,
-        checks: Iterable[str] | None = None, schedule: Schedule | None = None,
-        launches: Launches | None = None,
+        checks: Iterable[str] | None = None, launches: Launches | None = None,
     ) -> None:  # fmt: skip
         self._facts = Device(
             capability, SM_COUNT, SHARED_BYTES_OPTIN[capability], name="emulated", only=only
         )
-        self.schedule = schedule or Schedule()
+        self.schedule = Schedule()
         self._call = _Call()
         self._checks = None if checks is None else tuple(sorted(checks))
         self._launches = launches

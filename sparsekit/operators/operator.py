@@ -13,7 +13,9 @@ from sparsekit.model.call import Device
 from sparsekit.model.op import Op
 from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, bind
+from sparsekit.operators.first_use import FirstUse
 from sparsekit.operators.plan import CallPlan, LaunchPlan, plan_call, plan_launch
+from sparsekit.operators.signature import doc_of, signature_of
 from sparsekit.runtime import tensors as torch_tensors
 from sparsekit.runtime.device_driver import DeviceDriver
 from sparsekit.runtime.driver import Driver
@@ -36,17 +38,23 @@ class Operator:
     def __init__(
         self, op: Op, choices: Sequence[Choice], planner: Planner, store: Store, *,
         build: bool = True, note: Callable[[str], None] = warnings.warn,
-        driver: DeviceDriver | None = None,
+        driver: DeviceDriver | None = None, first_use: FirstUse | None = None,
     ) -> None:  # fmt: skip
-        """driver: of the device that launches are made on; None for the GPU's, on first use."""
+        """driver: of the device that launches are made on; None for the GPU's, on first use.
+        first_use: what has kernels checked where they never ran; None to run all as they are."""
         self.op = op
         self._driver = driver
-        self._acquirer = Acquirer(choices, planner, store, build=build, note=note)
+        self._acquirer = Acquirer(
+            choices, planner, store, build=build, note=note, first_use=first_use
+        )
         self._loader: Loader | None = None
         self._devices: dict[int, Device] = {}
         self._call_plans: dict[tuple[Any, ...], CallPlan] = {}
         self._launch_plans: dict[tuple[Any, ...], LaunchPlan] = {}
-        self.__name__, self.__doc__ = op.name, op.summary
+        self.__name__, self.__doc__, self.__signature__ = op.name, doc_of(op), signature_of(op)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.op.name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.bind(*args, **kwargs)

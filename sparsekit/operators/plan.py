@@ -72,7 +72,10 @@ def plan_call(op: Op, arguments: Arguments, device: Device) -> CallPlan:
         dtypes={**call.dtypes, **{b.name: b.dtype for b in made}},
         shapes={**call.shapes, **{b.name: b.shape for b in made}},
         strides={**call.strides, **{b.name: packed_strides(b.shape) for b in made}},
-        alignments={**call.alignments, **{b.name: torch_tensors.ALLOCATED for b in made}},
+        alignments={
+            **call.alignments,
+            **{b.name: torch_tensors.ALLOCATION_ALIGN_BYTES for b in made},
+        },
     )
     return CallPlan(known, made, empty=0 in shape_of(outputs[0], call.dims))
 

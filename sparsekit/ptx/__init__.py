@@ -4,8 +4,6 @@ from sparsekit.ptx.cfg import (
     Block,
     ControlFlow,
     control_flow,
-    immediate_dominators,
-    immediate_postdominators,
 )
 from sparsekit.ptx.errors import PtxError
 from sparsekit.ptx.finding import Finding
@@ -37,8 +35,6 @@ __all__ = [
     "PtxError",
     "Variable",
     "control_flow",
-    "immediate_dominators",
-    "immediate_postdominators",
     "lint",
     "parse",
 ]

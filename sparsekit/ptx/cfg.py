@@ -1,4 +1,4 @@
-"""Control flow of a function: basic blocks, their order, dominators and post-dominators."""
+"""Control flow of a function: basic blocks, their order and dominators."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ _ENDS = frozenset({"ret", "exit", "trap"})
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions start ... stop-1; successors (a branch's targets first) are block numbers.
-
-    leaves: whether control can leave the function here: by ret, exit, trap, predicated or not, by
-    a call that does not return, or by the end of the text.
-    """
+    """Instructions start ... stop-1; successors (a branch's targets first) are block numbers."""
 
     start: int
     stop: int
     successors: tuple[int, ...]
     predecessors: tuple[int, ...]
-    leaves: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,6 @@ def control_flow(function: Function, noreturn: Container[str] = ()) -> ControlFl
     number = {start: block for block, start in enumerate(starts)}
     stops = [*starts[1:], len(code)] if starts else []
     successors: list[tuple[int, ...]] = []
-    leaves: list[bool] = []
     for stop in stops:
         last = code[stop - 1]
         following = _targets(function, last)
@@ -59,42 +53,16 @@ def control_flow(function: Function, noreturn: Container[str] = ()) -> ControlFl
             following.append(stop)
         inside = [number[place] for place in following if place in number]
         successors.append(tuple(dict.fromkeys(inside)))
-        leaves.append(len(inside) < len(following) or not following or last.opcode.base in _ENDS)
     predecessors: list[list[int]] = [[] for _ in starts]
     for block, after in enumerate(successors):
         for successor in after:
             predecessors[successor].append(block)
     blocks = tuple(
-        Block(start, stop, after, tuple(before), leaving)
-        for start, stop, after, before, leaving in zip(
-            starts, stops, successors, predecessors, leaves, strict=True
-        )
+        Block(start, stop, after, tuple(before))
+        for start, stop, after, before in zip(starts, stops, successors, predecessors, strict=True)
     )
     order = tuple(reverse_postorder(successors)) if starts else ()
     return ControlFlow(blocks, order, tuple(starts))
-
-
-def immediate_dominators(flow: ControlFlow) -> tuple[int | None, ...]:
-    """Per block the closest other block on every path to it; None for block 0, unreachable ones."""
-    return dominators(
-        flow.order,
-        [block.predecessors for block in flow.blocks],
-        len(flow.blocks),
-    )
-
-
-def immediate_postdominators(flow: ControlFlow) -> tuple[int | None, ...]:
-    """Per block the closest other block on every path from it to the function's end.
-
-    None where there is no such block: those paths join only outside of the function, or never end.
-    """
-    end = len(flow.blocks)
-    backward = [block.predecessors for block in flow.blocks]
-    leaving = tuple(number for number, block in enumerate(flow.blocks) if block.leaves)
-    forward = [block.successors + (end,) * block.leaves for block in flow.blocks]
-    order = reverse_postorder([*backward, leaving], end)
-    found = dominators(order, [*forward, ()], end + 1)
-    return tuple(None if block == end else block for block in found[:end])
 
 
 def reverse_postorder(successors: Sequence[Sequence[int]], root: int = 0) -> list[int]:

@@ -46,7 +46,7 @@ def lint(module: Module) -> tuple[Finding, ...]:
 
     Of use-before-definition there is one per register of a function.
     """
-    noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
+    noreturn = module.noreturn
     findings = [
         finding
         for function in (*module.entries, *module.functions)

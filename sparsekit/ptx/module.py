@@ -205,6 +205,11 @@ class Module:
     sections: tuple[Section, ...]
     pragmas: tuple[Pragma, ...]
 
+    @property
+    def noreturn(self) -> frozenset[str]:
+        """The functions that a call does not come back from."""
+        return frozenset(f.name for f in self.functions if "noreturn" in f.directives)
+
     def where(self, loc: Loc | None) -> str:
         """A source place for a message, "kernel.cu:41:10"; empty for None."""
         return f"{self.files.get(loc.file, loc.file)}:{loc.line}:{loc.column}" if loc else ""

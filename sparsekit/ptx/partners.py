@@ -116,7 +116,7 @@ def unpartnered(module: Module) -> Iterator[Finding]:
     """All findings, one per rule and function, at the first instruction concerned."""
     functions = [f for f in (*module.entries, *module.functions) if f.defined]
     called = [i for f in module.functions if f.defined for i in f.instructions]
-    noreturn = {f.name for f in module.functions if "noreturn" in f.directives}
+    noreturn = module.noreturn
     for function in functions:
         code = function.instructions
         names = [i.opcode.text for i in code]

@@ -56,10 +56,10 @@ def blank_comments(text: str) -> str:
 class Tokens:
     """A cursor over comment-free text. line is that of text[position]."""
 
-    def __init__(self, text: str, line: int = 1, position: int = 0) -> None:
+    def __init__(self, text: str, line: int = 1) -> None:
         self.text = text
         self.line = line
-        self.position = position
+        self.position = 0
         self._seen: tuple[int, Token, int, int] | None = None  # position, token, what follows
 
     def peek(self) -> Token:

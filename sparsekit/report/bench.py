@@ -124,10 +124,8 @@ def _time_cell(timing: Timing | None) -> str | None:
     """`3.017 ms ±0.2 %`: half of the interval's width, in percent of the time."""
     if timing is None:
         return None
-    if timing.below_resolution:
-        return "below resolution"
     if timing.time_s is None:
-        return "failed"
+        return timing.untimed
     text = format_time(timing.time_s)
     if timing.interval_s is None:
         return text

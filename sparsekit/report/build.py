@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsekit.aot.execute import Outcome
 from sparsekit.aot.plan import Refusal
-from sparsekit.discover import Broken
+from sparsekit.kernel_folders import Broken
 from sparsekit.model.artifact import CompileJob, EntryRecord, Manifest
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
@@ -29,11 +29,9 @@ def build_document(
     parts: list[Table | Lines] = []
     if order:
         parts.append(Table("", _COLUMNS, [_row(o) for o in order], _RIGHT))
-    if refused:
-        rows = [(r.kernel, r.arch, r.reason) for r in refused]
-        parts.append(Table("Refused", ("kernel", "arch", "reason"), rows))
+    parts += _refused_tables(refused)
     parts += broken_tables(broken)
-    warnings = [f"{o.job}: {w}" for o in order for w in _warnings(o)]
+    warnings = [f"{o.job}: {o.job.with_paths(w)}" for o in order for w in _warnings(o)]
     if warnings:
         more = len(warnings) - _SHOWN_WARNINGS
         rest = (f"and {more} more; --format json has all",) if more > 0 else ()
@@ -45,7 +43,7 @@ def build_document(
     data = {
         "schema": 1,
         "artifacts": [_artifact(o) for o in order],
-        "refused": [{"kernel": r.kernel, "arch": r.arch, "reason": r.reason} for r in refused],
+        "refused": _refused_data(refused),
         "broken": broken_data(broken),
     }
     return Document(data, tuple(parts))
@@ -63,9 +61,7 @@ def plan_document(
     ]  # fmt: skip
     columns = ("kernel", "variant", "instance", "arch", "toolchain", "status", "key")
     parts: list[Table | Lines] = [Table("", columns, rows)]
-    if refused:
-        rows_refused = [(r.kernel, r.arch, r.reason) for r in refused]
-        parts.append(Table("Refused", ("kernel", "arch", "reason"), rows_refused))
+    parts += _refused_tables(refused)
     parts += broken_tables(broken)
     parts.append(Lines((f"{len(jobs) - sum(stored)} to build, {sum(stored)} cached",)))
     data = {
@@ -74,10 +70,19 @@ def plan_document(
             {**_names(j), "key": j.key, "status": "cached" if there else "to build"}
             for j, there in zip(jobs, stored, strict=True)
         ],
-        "refused": [{"kernel": r.kernel, "arch": r.arch, "reason": r.reason} for r in refused],
+        "refused": _refused_data(refused),
         "broken": broken_data(broken),
     }
     return Document(data, tuple(parts))
+
+
+def _refused_tables(refused: Sequence[Refusal]) -> list[Table]:
+    rows = [(r.kernel, r.arch, r.reason) for r in refused]
+    return [Table("Refused", ("kernel", "arch", "reason"), rows)] if rows else []
+
+
+def _refused_data(refused: Sequence[Refusal]) -> list[dict[str, str]]:
+    return [{"kernel": r.kernel, "arch": r.arch, "reason": r.reason} for r in refused]
 
 
 def broken_tables(broken: Sequence[Broken]) -> list[Table]:

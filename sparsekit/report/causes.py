@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,20 +11,24 @@ from sparsekit.codegen.audit import Audited
 from sparsekit.codegen.blame import SIDES, Blame, Cell, Side
 from sparsekit.codegen.facts import Fact
 from sparsekit.codegen.numerics import Numerics
+from sparsekit.report.compare import narrowest
 from sparsekit.report.document import Cell as TableCell
 from sparsekit.report.document import Document, Lines, Table
 
 
 def audit_document(found: Sequence[Audited]) -> Document:
     """What gets bad when an argument is not a multiple of 16 or is 1, and what to do about it."""
-    rows = [_audit_row(a) for a in found if a.reasons]
-    columns = ("kernel", "entry", "arch", "argument", "when it is", "what gets bad", "fix")
+    bad = [a for a in found if a.reasons]
+    # Instances, and toolchains, that agree share a row, which says how many they are.
+    rows = [(*row, count) for row, count in Counter(map(_audit_row, bad)).items()]
+    columns = ("kernel", "entry", "arch", "argument", "when it is", "what gets bad", "fix", "times")
     parts: list[Table | Lines] = []
     if rows:
-        parts.append(Table("Arguments that the code depends on", columns, rows))
+        table = Table("Arguments that the code depends on", columns, rows, frozenset({"times"}))
+        parts.append(table)
     tried = len({(a.specialisation.arg, a.specialisation.state) for a in found})
     parts.append(
-        Lines((f"{tried} specialisations of {len(found)} entries tried, {len(rows)} are bad",))
+        Lines((f"{tried} specialisations of {len(found)} entries tried, {len(bad)} are bad",))
     )
     return Document({"audit": [_audit(a) for a in found]}, tuple(parts))
 
@@ -87,10 +92,7 @@ def _options(blame: Blame, side: Side) -> str:
 def _summary(facts: Mapping[str, Fact]) -> str:
     told = [f"regs {facts.get('registers')}"]
     told += [f"spills {facts['spills']}"] if facts.get("spills") else []
-    for what in ("gather", "load"):
-        if facts.get(f"{what}.min_bytes") is not None:
-            told.append(f"{what} {facts[f'{what}.min_bytes']}")
-            break
+    told += narrowest(facts)
     count = facts.get("loops")
     loops = [str(facts[f"loop{n}.loads"]) for n in range(count if isinstance(count, int) else 0)]
     return ", ".join([*told, *([f"loops {'/'.join(loops)}"] if loops else [])])

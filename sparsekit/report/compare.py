@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparsekit.codegen.facts import facts_of
+from sparsekit.codegen.facts import Fact, facts_of
 from sparsekit.codegen.ledger import Ledger
 from sparsekit.codegen.regression import Row
 from sparsekit.codegen.verdict import Comparison
@@ -89,16 +89,17 @@ def _cell(row: Row, toolchain: str) -> Cell:
 def _summary(ledger: Ledger) -> str:
     """`gather 16, regs 128, shared 67968, loops 1/9`."""
     facts = facts_of(ledger)
-    told = []
-    for what in ("gather", "load"):
-        if facts.get(f"{what}.min_bytes") is not None:
-            told.append(f"{what} {facts[f'{what}.min_bytes']}")
-            break
-    told.append(f"regs {facts['registers']}")
+    told = [*narrowest(facts), f"regs {facts['registers']}"]
     told += [f"spills {facts['spills']}"] if facts["spills"] else []
     told += [f"shared {facts['shared_bytes']}"] if facts["shared_bytes"] else []
     loops = loads_by_loop(ledger)
     return ", ".join([*told, *([f"loops {loops}"] if loops else [])])
+
+
+def narrowest(facts: Mapping[str, Fact]) -> list[str]:
+    """`gather 16`: the narrowest gather, else the narrowest load, in bytes per thread."""
+    widths = {what: facts.get(f"{what}.min_bytes") for what in ("gather", "load")}
+    return [f"{what} {width}" for what, width in widths.items() if width is not None][:1]
 
 
 def _first_bad(rows: Iterable[Row]) -> list[str]:

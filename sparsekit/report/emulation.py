@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sparsekit.model.results import CodeBlock, Coverage, Finding, VerifyResult
@@ -41,9 +41,7 @@ def merged_coverage(results: Iterable[VerifyResult]) -> list[EntryCoverage]:
             key = (coverage.key, coverage.entry)
             known = found.get(key)
             if known is not None:
-                still = frozenset(coverage.uncovered)
-                left = tuple(b for b in known.coverage.uncovered if b in still)
-                coverage = replace(coverage, uncovered=left)
+                coverage = known.coverage.joined(coverage)
             found[key] = EntryCoverage(result.kernel, result.variant, result.arch or "", coverage)
     return list(found.values())
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sparsekit.codegen.finding import RULES, Finding
+from sparsekit.digest import sha256_of
 from sparsekit.report.document import Document, Table
 from sparsekit.version import VERSION
 
@@ -77,7 +77,7 @@ def sarif(findings: Sequence[Finding], root: Path) -> dict[str, Any]:
 
 
 def _result(finding: Finding, root: Path) -> dict[str, Any]:
-    identity = hashlib.sha256(f"{finding.rule} {finding.name}".encode()).hexdigest()
+    identity = sha256_of(f"{finding.rule} {finding.name}".encode())
     location = {
         "physicalLocation": {
             "artifactLocation": {"uri": _relative(finding.source, root)},

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsekit.aot.execute import Outcome
 from sparsekit.codegen.facts import facts_of
-from sparsekit.codegen.ledger import Histogram, Ledger, Name
+from sparsekit.codegen.ledger import Ledger, Name, count_of
 from sparsekit.report.build import failure_lines
 from sparsekit.report.document import Cell, Document, Lines, Table
 from sparsekit.report.units import widths_text
@@ -65,7 +65,7 @@ def _row(ledger: Ledger) -> tuple[Cell, ...]:
         widths_text(sass.gathers if sass else None),
         None
         if sass is None
-        else "/".join(str(_count(loop.loads)) for loop in sass.loops) or "none",
+        else "/".join(str(count_of(loop.loads)) for loop in sass.loops) or "none",
         widths_text(ledger.ptx_loads),
         widths_text(sass.accesses if sass else None),
     )
@@ -74,16 +74,12 @@ def _row(ledger: Ledger) -> tuple[Cell, ...]:
 def loads_by_loop(ledger: Ledger) -> str:
     """`4/1/8/2`: loads in one iteration of each loop, in order; the first where they are many."""
     loops = ledger.sass.loops if ledger.sass else ()
-    shown = "/".join(str(_count(loop.loads)) for loop in loops[:_SHOWN_LOOPS])
+    shown = "/".join(str(count_of(loop.loads)) for loop in loops[:_SHOWN_LOOPS])
     return f"{shown}/... ({len(loops)} loops)" if len(loops) > _SHOWN_LOOPS else shown
 
 
 def _of_limit(needed: int | None, limit: int | None) -> Cell:
     return needed if needed is None or limit is None else f"{needed} of {limit}"
-
-
-def _count(histogram: Histogram) -> int:
-    return sum(sum(widths.values()) for widths in histogram.values())
 
 
 def _entry(ledger: Ledger) -> dict[str, Any]:

@@ -7,17 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparsekit.errors import UsageError
-from sparsekit.model.bench import BenchResult, Timing
+from sparsekit.model.bench import BenchResult
+from sparsekit.model.results import FLOAT64
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.profile import profile_parts
-from sparsekit.report.stored import (
-    Stored,
-    Wanted,
-    bench_results,
-    of_kind,
-    profile_results,
-)
+from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, profile_results
 from sparsekit.report.units import format_time, widths_text
 
 Part = Table | Lines
@@ -91,7 +86,7 @@ def checks(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
 
 
 def _bitwise(results: Sequence[Mapping[str, Any]]) -> str:
-    compared = [r for r in results if r["against"] != "float64" and not r["skipped"]]
+    compared = [r for r in results if r["against"] != FLOAT64 and not r["skipped"]]
     tensors = sum(len(r["outputs"]) for r in compared)
     same = sum(c["ok"] for r in compared for c in r["outputs"].values())
     return (
@@ -130,13 +125,8 @@ def overview(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
 
 def _times(result: BenchResult) -> str:
     names = [short_label(t.label, result.op) for t in result.timings]
-    return ", ".join(f"{name} {_time(t)}" for name, t in zip(names, result.timings, strict=True))
-
-
-def _time(timing: Timing) -> str:
-    if timing.time_s is None:
-        return "below resolution" if timing.below_resolution else "failed"
-    return format_time(timing.time_s)
+    told = [t.untimed if t.time_s is None else format_time(t.time_s) for t in result.timings]
+    return ", ".join(f"{name} {time}" for name, time in zip(names, told, strict=True))
 
 
 def _best_rate(result: BenchResult) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
@@ -38,7 +38,7 @@ class Stored:
         samples = [[t["samples_s"] for t in r["timings"]] for r in self.data["results"]]
         if not any(any(per_case) for per_case in samples):
             return None
-        return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+        return sha256_of(json.dumps(samples).encode())
 
 
 @dataclass(frozen=True)

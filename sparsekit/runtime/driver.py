@@ -11,12 +11,15 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from sparsekit.errors import GpuError
+from sparsekit.errors import GpuError, first_line
 from sparsekit.model.call import Device
 
 DEFAULT_SHARED_BYTES = 48 * 1024  # static and dynamic; above it a kernel must be told that it may
+_RELEASE_FILE = Path("/proc/driver/nvidia/version")
+_RELEASE = re.compile(r"\b\d{3,}\.\d+(\.\d+)*")
 _PTX_VERSION = re.compile(r"^\s*\.version\s+(\S+)", re.MULTILINE)
 # Libraries by the sha256 of their image; they belong to no context. None is ever unloaded, since a
 # CUDA graph, which outlives the operator that it was captured from, would be left without its code.
@@ -65,6 +68,16 @@ class Driver:
         number = self._check(self._cu.cuDriverGetVersion(), "cuDriverGetVersion")
         return f"{number // 1000}.{number % 1000 // 10}"
 
+    @property
+    def release(self) -> str:
+        """The driver's own release, as `580.159.04`; the CUDA that it supports where that is all
+        that is told."""
+        try:
+            told = _RELEASE.search(_RELEASE_FILE.read_text())
+        except OSError:
+            told = None
+        return told[0] if told else self.version
+
     def devices(self) -> Iterable[Device]:
         count = self._check(self._cu.cuDeviceGetCount(), "cuDeviceGetCount")
         return [self.device(index) for index in range(count)]
@@ -84,7 +97,11 @@ class Driver:
             )
         )
         bus = self._check(self._cu.cuDeviceGetPCIBusId(32, handle), "cuDeviceGetPCIBusId")
-        return Device((major, minor), sms, shared, index, _text(name), _text(bus))
+        uuid = self._check(self._cu.cuDeviceGetUuid(handle), "cuDeviceGetUuid")
+        return Device(
+            (major, minor), sms, shared, index, _text(name), _text(bus), bytes(uuid.bytes).hex(),
+            self.release,
+        )  # fmt: skip
 
     def _attribute(self, device: Any, name: str) -> int:
         attribute = getattr(self._cu.CUdevice_attribute, name)
@@ -187,8 +204,4 @@ def _no_driver(error: Exception) -> str:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "there is no NVIDIA driver here: libcuda.so.1 does not load"
-    return f"the NVIDIA driver does not start: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"the NVIDIA driver does not start: {first_line(error)}"

@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sparsekit.model.call import Device
-from sparsekit.toolchain.packages import find_package
+from sparsekit.toolchain.packages import TRITON_BIN, find_package
 from sparsekit.toolchain.tools import tool_version
 from sparsekit.version import VERSION
 
 _LIMIT_S = 20.0
-_TRITON_BIN = "triton/backends/nvidia/bin"
 _PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy")
 # nvidia-smi's names of what a reader of a timing wants to know; units as it gives them.
 _READINGS = (
@@ -59,7 +58,7 @@ def _ptxas() -> dict[str, str]:
     triton = find_package("triton", sys.path)
     if triton is None:
         return {}
-    tools = {name: triton.file(f"{_TRITON_BIN}/{name}") for name in ("ptxas", "ptxas-blackwell")}
+    tools = {name: triton.file(f"{TRITON_BIN}/{name}") for name in ("ptxas", "ptxas-blackwell")}
     return {name: tool_version(file) for name, file in tools.items() if file.is_file()}
 
 
@@ -89,9 +88,10 @@ def _readings(device: Device) -> dict[str, str | None]:
         "nvidia-smi", "-i", device.pci_bus_id, "--format=csv,noheader",
         f"--query-gpu={','.join(_READINGS)}",
     ]  # fmt: skip
+    unknown: dict[str, str | None] = dict.fromkeys(_READINGS)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        return dict.fromkeys(_READINGS)
+        return unknown
     values = [value.strip() for value in done.stdout.strip().split(",")]
-    return dict(zip(_READINGS, values, strict=True)) if len(values) == len(_READINGS) else {}
+    return dict(zip(_READINGS, values, strict=True)) if len(values) == len(_READINGS) else unknown

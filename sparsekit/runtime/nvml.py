@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from sparsekit.errors import first_line
 from sparsekit.model.bench import Reading
 
 # nvmlClocksEventReason bits; "idle" is no restraint and is left out.
@@ -39,7 +40,7 @@ class Watch:
             self._nvml.init_v2()
             self._handle = self._nvml.device_get_handle_by_pci_bus_id_v2(pci_bus_id)
         except Exception as error:  # the bindings raise their own kinds, and an old one has no nvml
-            self.problem = f"no clocks, power or throttle reasons: {_first_line(error)}"
+            self.problem = f"no clocks, power or throttle reasons: {first_line(error)}"
         self._before = self._processes()
 
     def read(self) -> Reading:
@@ -89,7 +90,3 @@ def _told(ask: Callable[[], Any]) -> Any:
         return ask()
     except Exception:  # NVML's own kinds, one per reason
         return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sparsekit.errors import ContextLostError
+from sparsekit.errors import ContextLostError, first_line
 
 _DTYPES: dict[torch.dtype, str] = {
     torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
@@ -19,10 +19,10 @@ _DTYPES: dict[torch.dtype, str] = {
     torch.bool: "i1",
 }  # fmt: skip
 _BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
-_LARGEST_ALIGNMENT = 256
+_LARGEST_ALIGNMENT_BYTES = 256
 _LEAD_CYCLES = 1_000_000  # about half a millisecond
 EVENT_RESOLUTION_S = 0.5e-6  # of cudaEventElapsedTime, as its documentation says
-ALLOCATED = 256  # what torch's allocators make every new CUDA tensor's address a multiple of
+ALLOCATION_ALIGN_BYTES = 256  # of every new CUDA tensor's address, by torch's allocators
 
 
 def is_tensor(value: object) -> bool:
@@ -47,7 +47,9 @@ def dtype_argument(value: object) -> str | None:
 
 def alignment(address: int) -> int:
     """The largest power of two up to 256 that divides the address."""
-    return min(address & -address, _LARGEST_ALIGNMENT) if address else _LARGEST_ALIGNMENT
+    return (
+        min(address & -address, _LARGEST_ALIGNMENT_BYTES) if address else _LARGEST_ALIGNMENT_BYTES
+    )
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -112,8 +114,7 @@ def _faults_told(device: torch.device) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        raise ContextLostError(f"a kernel faulted on {device}: {first}") from error
+        raise ContextLostError(f"a kernel faulted on {device}: {first_line(error)}") from error
 
 
 def elapsed_s(

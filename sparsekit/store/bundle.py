@@ -9,7 +9,6 @@ name is checked, every digest is checked, and an artifact comes into the store w
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from sparsekit.digest import file_sha256, sha256_of
 from sparsekit.errors import StoreError, UsageError
 from sparsekit.files import replace_file
 from sparsekit.model.artifact import Artifact
@@ -67,8 +67,7 @@ def export_bundle(
                     _add(archive, f"{folder}/{name}", content)
 
     replace_file(file, write)
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(file)
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -78,7 +77,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _sums_sha256(folder: Path) -> str:
-    return hashlib.sha256((folder / SUMS).read_bytes()).hexdigest()
+    return file_sha256(folder / SUMS)
 
 
 def import_bundle(file: Path, store: Store) -> Imported:
@@ -95,7 +94,7 @@ def import_bundle(file: Path, store: Store) -> Imported:
         known: list[str] = []
         for key, files in _by_key(file, members):
             wanted = index["artifacts"].get(key)
-            if wanted != hashlib.sha256(files.get(SUMS, b"")).hexdigest():
+            if wanted != sha256_of(files.get(SUMS, b"")):
                 raise StoreError(f"{file}: artifact {key[:16]} is not what {_INDEX} speaks of")
             (known if _adopt(file, store, key, files) else new).append(key)
     if missing := set(index["artifacts"]) - {*new, *known}:

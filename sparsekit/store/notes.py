@@ -8,12 +8,12 @@ A note that is missing, damaged or cannot be written costs working it out again,
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+from sparsekit.digest import sha256_of
 from sparsekit.errors import UsageError
 from sparsekit.files import replace_file
 from sparsekit.model.artifact import canonical_json
@@ -60,8 +60,8 @@ class Notes:
 
 def note_key(*parts: str) -> str:
     """The key of what is worked out from these digests by that version of that kind."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return sha256_of("\n".join(parts).encode())
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value)).hexdigest()
+    return sha256_of(canonical_json(value))

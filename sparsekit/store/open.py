@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from sparsekit.errors import StoreError
 from sparsekit.model.artifact import Artifact
 from sparsekit.store.layout import STAGING, refuse_unsafe
 from sparsekit.store.local import Store
@@ -36,15 +37,9 @@ def open_store(root: Path, notify: Callable[[str], None]) -> Store:
     Where it cannot be written, one warning, and artifacts go into a temporary folder that lives as
     long as the process.
     """
-    try:
-        make_folder(root)
-        refuse_unsafe(root)
-        if os.access(root, os.W_OK | os.X_OK):
-            sweep(root / STAGING)
-            return Store(root, notify)
-        problem = "it is not writable"
-    except OSError as error:
-        problem = error.strerror or str(error)
+    problem = _made_writable(root)
+    if problem is None:
+        return Store(root, notify)
     notify(
         f"the store {root} cannot be written ({problem}); what is built now is lost at the end. "
         "Set SPARSEKIT_CACHE_DIR to a folder of yours"
@@ -52,3 +47,27 @@ def open_store(root: Path, notify: Callable[[str], None]) -> Store:
     temporary = Path(tempfile.mkdtemp(prefix="sparsekit-"))
     atexit.register(discard, temporary)
     return ReadOnlyStore(Store(root, notify), temporary, notify)
+
+
+def writable_store(root: Path, notify: Callable[[str], None]) -> Store:
+    """The same for a change of the store itself. Raises StoreError where it cannot be written."""
+    problem = _made_writable(root)
+    if problem is not None:
+        raise StoreError(
+            f"the store {root} cannot be written ({problem}); name one of yours with --cache-dir "
+            "or SPARSEKIT_CACHE_DIR"
+        )
+    return Store(root, notify)
+
+
+def _made_writable(root: Path) -> str | None:
+    """Make the store if it is missing, and tidy it; what is in the way, None for nothing."""
+    try:
+        make_folder(root)
+        refuse_unsafe(root)
+        if not os.access(root, os.W_OK | os.X_OK):
+            return "it is not writable"
+        sweep(root / STAGING)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -15,10 +15,9 @@ from sparsekit.model.kernel import Lang
 from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain, version_tuple
 from sparsekit.settings import Settings
 from sparsekit.toolchain.imported import imported
-from sparsekit.toolchain.packages import Package, find_package
+from sparsekit.toolchain.packages import TRITON_BIN, Package, find_package
 
 _CU13 = Path("nvidia/cu13")
-_TRITON_BIN = Path("triton/backends/nvidia/bin")
 # What decides the bytes: the library with its builtins, and the headers; for Triton its native
 # part, the assemblers, the libraries of device code, and the Python that drives them.
 _NVRTC_FILES = re.compile(r"nvidia/cu13/(lib/libnvrtc(-builtins)?\.so\.[\d.]+|include/.*)")
@@ -26,7 +25,7 @@ _TRITON_FILES = re.compile(
     r"triton/(_C/libtriton\.so|backends/nvidia/bin/ptxas(-blackwell)?|backends/nvidia/lib/.*\.bc"
     r"|((compiler|language|runtime|_internal|backends/nvidia)/.*|backends/\w+|\w+)\.py)"
 )
-_PACKAGES: dict[Lang, str] = {"cuda": "nvidia-cuda-nvrtc", "triton": "triton"}
+PACKAGES: dict[Lang, str] = {"cuda": "nvidia-cuda-nvrtc", "triton": "triton"}
 _DIGESTS = "compilers.json"
 _PTXAS_ROLES = {"TRITON_PTXAS_PATH": "ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "ptxas-blackwell"}
 
@@ -46,8 +45,8 @@ class Toolchains:
         found = _at(lang, sys.path, self.settings.ptxas)
         if found is None:
             raise ToolchainError(
-                f"no {COMPILER_NAMES[lang]} found: package {_PACKAGES[lang]} is not installed for "
-                f"{sys.executable}; pip install -c constraints.txt {_PACKAGES[lang]}"
+                f"no {COMPILER_NAMES[lang]} found: package {PACKAGES[lang]} is not installed for "
+                f"{sys.executable}; pip install -c constraints.txt {PACKAGES[lang]}"
             )
         return self._as_it_is(found)
 
@@ -132,7 +131,7 @@ def _triton(path: list[str], ptxas: Mapping[str, str]) -> Toolchain | None:
     package = find_package("triton", path)
     if package is None:
         return None
-    tools = {role: package.file(str(_TRITON_BIN / role)) for role in _PTXAS_ROLES.values()}
+    tools = {role: package.file(f"{TRITON_BIN}/{role}") for role in _PTXAS_ROLES.values()}
     found = Toolchain(
         "triton", package.version, package.site, package.fingerprint, tools,
         recorded=package.recorded(_TRITON_FILES),

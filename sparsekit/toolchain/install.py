@@ -20,10 +20,9 @@ from pathlib import Path
 from sparsekit.errors import ToolchainError, UsageError
 from sparsekit.model.kernel import Lang
 from sparsekit.model.toolchain import COMPILER_NAMES, Toolchain
-from sparsekit.toolchain.find import Toolchains, toolchain_at
+from sparsekit.toolchain.find import PACKAGES, Toolchains, toolchain_at
 from sparsekit.toolchain.packages import find_package
 
-_PACKAGES: dict[Lang, str] = {"cuda": "nvidia-cuda-nvrtc", "triton": "triton"}
 _FORM = re.compile(r"(?P<name>[A-Za-z-]+)(?:==|-)(?P<version>[0-9][\w.+!]*)")
 _LIMIT_S = 1800.0
 _NETWORK_RETRIES, _NETWORK_TIMEOUT_S = "1", "20"
@@ -40,7 +39,7 @@ _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
 
 @dataclass(frozen=True)
-class Requirement:
+class Release:
     """One release of a compiler, `triton==3.6.0` or `nvrtc==13.5.37`."""
 
     lang: Lang
@@ -52,51 +51,51 @@ class Requirement:
 
     @property
     def package(self) -> str:
-        return f"{_PACKAGES[self.lang]}=={self.version}"
+        return f"{PACKAGES[self.lang]}=={self.version}"
 
 
-def parse_requirement(text: str) -> Requirement:
+def parse_release(text: str) -> Release:
     """The release that `triton==3.6.0`, or an id, means. Raises UsageError with the form."""
     match = _FORM.fullmatch(text.strip())
-    named = (*COMPILER_NAMES.items(), *_PACKAGES.items())
+    named = (*COMPILER_NAMES.items(), *PACKAGES.items())
     names: dict[str, Lang] = {name: lang for lang, name in named}
     if not match or match["name"] not in names:
         raise UsageError(
             f"{text!r} is no toolchain: expected one release, as in triton==3.6.0 or nvrtc==13.5.37"
         )
-    return Requirement(names[match["name"]], match["version"])
+    return Release(names[match["name"]], match["version"])
 
 
-def add(requirement: Requirement, toolchains: Toolchains) -> tuple[Toolchain, bool]:
+def add(release: Release, toolchains: Toolchains) -> tuple[Toolchain, bool]:
     """Install the release; the second value is False when it was there already.
 
     Raises ToolchainError when it cannot be had or written; nothing is left behind then.
     """
-    found = next((t for t in toolchains.all(requirement.lang) if t.id == requirement.id), None)
+    found = next((t for t in toolchains.all(release.lang) if t.id == release.id), None)
     if found is not None:
         return found, False
     with _attempt(toolchains.folder) as stage:
-        _install(requirement, stage, toolchains.settings.path)
-        _check(requirement, stage)
-        final = toolchains.folder / requirement.id
+        _install(release, stage, toolchains.settings.path)
+        _check(release, stage)
+        final = toolchains.folder / release.id
         try:
-            if not _is_there(requirement, final):
+            if not _is_there(release, final):
                 stage.rename(final)
         except OSError as error:
-            if not _is_there(requirement, final):
+            if not _is_there(release, final):
                 raise ToolchainError(f"cannot make {final}: {error.strerror}") from error
-    return toolchains.named(requirement.lang, requirement.id), True
+    return toolchains.named(release.lang, release.id), True
 
 
-def remove(requirement: Requirement, toolchains: Toolchains) -> Path:
+def remove(release: Release, toolchains: Toolchains) -> Path:
     """Remove the release's folder at one stroke. Raises ToolchainError when it is not ours to."""
-    folder = toolchains.folder / requirement.id
+    folder = toolchains.folder / release.id
     if not folder.is_dir():
-        beside = [t for t in toolchains.all(requirement.lang) if t.id == requirement.id]
+        beside = [t for t in toolchains.all(release.lang) if t.id == release.id]
         if beside:
             raise ToolchainError(
-                f"{requirement.id} is the one installed beside sparsekit, in {beside[0].site}; "
-                f"remove it with pip uninstall {_PACKAGES[requirement.lang]}"
+                f"{release.id} is the one installed beside sparsekit, in {beside[0].site}; "
+                f"remove it with pip uninstall {PACKAGES[release.lang]}"
             )
         raise ToolchainError(f"there is no {folder}; sparsekit toolchain list shows what there is")
     try:
@@ -127,21 +126,21 @@ def _attempt(folder: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _is_there(requirement: Requirement, final: Path) -> bool:
+def _is_there(release: Release, final: Path) -> bool:
     """Whether another process made it meanwhile. What bears its name and is no such toolchain, or
     half of one, is moved out of the way."""
     if not final.exists():
         return False
-    found = toolchain_at(requirement.lang, [str(final)])
-    if found is not None and found.id == requirement.id:
+    found = toolchain_at(release.lang, [str(final)])
+    if found is not None and found.id == release.id:
         return True
     final.rename(final.with_name(f"{_ATTEMPT}{final.name}-{time.time_ns()}"))
     return False
 
 
-def _install(requirement: Requirement, stage: Path, path: str) -> None:
+def _install(release: Release, stage: Path, path: str) -> None:
     uv = shutil.which("uv", path=path)
-    common = ["--no-deps", "--only-binary", ":all:", "--target", str(stage), requirement.package]
+    common = ["--no-deps", "--only-binary", ":all:", "--target", str(stage), release.package]
     if uv:
         command = [uv, "pip", "install", "--quiet", "--python", sys.executable, *common]
     else:
@@ -153,14 +152,14 @@ def _install(requirement: Requirement, stage: Path, path: str) -> None:
             command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolchainError(f"cannot install {requirement.package}: {error}") from error
+        raise ToolchainError(f"cannot install {release.package}: {error}") from error
     if done.returncode != 0:
-        raise ToolchainError(_reason(requirement, done.stdout + done.stderr))
+        raise ToolchainError(_reason(release, done.stdout + done.stderr))
 
 
-def _reason(requirement: Requirement, said: str) -> str:
+def _reason(release: Release, said: str) -> str:
     """What the installer's many lines come down to."""
-    wanted = f"cannot install {requirement.package}: "
+    wanted = f"cannot install {release.package}: "
     if _NO_NETWORK.search(said):
         return wanted + (
             "the package index cannot be reached; connect, or point PIP_INDEX_URL or UV_INDEX_URL "
@@ -175,15 +174,15 @@ def _reason(requirement: Requirement, said: str) -> str:
     return wanted + (lines[-1] if lines else "the installer said nothing")
 
 
-def _check(requirement: Requirement, stage: Path) -> None:
+def _check(release: Release, stage: Path) -> None:
     """Raise ToolchainError unless the stage holds the release, every file as it was published."""
-    found = toolchain_at(requirement.lang, [str(stage)])
-    if found is None or found.id != requirement.id:
+    found = toolchain_at(release.lang, [str(stage)])
+    if found is None or found.id != release.id:
         what = f"{found.id}" if found else "no such package"
-        raise ToolchainError(f"installing {requirement.package} brought {what}")
-    package = find_package(_PACKAGES[requirement.lang], [str(stage)])
+        raise ToolchainError(f"installing {release.package} brought {what}")
+    package = find_package(PACKAGES[release.lang], [str(stage)])
     if package is not None and (bad := package.damaged()):
         raise ToolchainError(
-            f"{requirement.package} arrived damaged: {bad[0]} is not what its metadata says; "
+            f"{release.package} arrived damaged: {bad[0]} is not what its metadata says; "
             "clear the installer's cache and add it again"
         )

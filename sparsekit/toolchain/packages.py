@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sparsekit.digest import file_sha256
 
+TRITON_BIN = "triton/backends/nvidia/bin"  # where its package keeps NVIDIA's tools
 _EVERY = re.compile(".*")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sparsekit.errors import ToolchainError
 from sparsekit.settings import Settings
-from sparsekit.toolchain.packages import find_package
+from sparsekit.toolchain.packages import TRITON_BIN, find_package
 
 _LIMIT_S = 20.0
 
@@ -35,7 +35,7 @@ def _places(settings: Settings) -> Iterator[Path]:
         yield wheel.file("nvidia/cu13/bin/nvdisasm")
     triton = find_package("triton", sys.path)
     if triton is not None:
-        yield triton.file("triton/backends/nvidia/bin/nvdisasm")
+        yield triton.file(f"{TRITON_BIN}/nvdisasm")
     if settings.cuda_home:
         yield Path(settings.cuda_home) / "bin/nvdisasm"
     on_path = shutil.which("nvdisasm", path=settings.path)

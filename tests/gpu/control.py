@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 import sparsekit
-from sparsekit.check.campaign import load_reference
-from sparsekit.check.verify import make_workload
+from sparsekit.check.reference import load_reference
+from sparsekit.check.workload import make_workload
 from sparsekit.cli.device import gpu_of
 from sparsekit.measure.bench import Setup, bench_workload
 from sparsekit.measure.contender import KernelContender

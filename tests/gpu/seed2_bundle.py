@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from sparsekit.aot.execute import execute
-from sparsekit.check.campaign import load_reference
+from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import arguments_of
-from sparsekit.check.verify import make_workload
+from sparsekit.check.workload import make_workload
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice
 from sparsekit.model.arch import SHARED_BYTES_OPTIN

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import sparsekit
-from sparsekit.check.campaign import load_reference
+from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import OperatorSubject
-from sparsekit.check.verify import make_workload, verify_streams
+from sparsekit.check.verify import verify_streams
+from sparsekit.check.workload import make_workload
 from sparsekit.errors import ArgumentError
 from sparsekit.measure.bench import Setup, bench_workload
 from sparsekit.measure.contender import KernelContender

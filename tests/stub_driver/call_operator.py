@@ -7,6 +7,7 @@ error's type and text as JSON, or nothing.
 import contextlib
 import json
 import sys
+from itertools import product
 
 import torch
 
@@ -48,9 +49,11 @@ def main(request: dict) -> None:
         if request.get("prepare"):
             scale.prepare(x, alpha=1.5)
         tensors.capturing = lambda: request.get("capturing", False)
-        for operator in loaded:
-            for _ in range(request.get("calls", 1)):
-                out = operator(x, alpha=1.5)
+        for operator, index, _ in product(
+            loaded, request.get("devices", [device.index]), range(request.get("calls", 1))
+        ):
+            device.index = index
+            out = operator(x, alpha=1.5)
         print(json.dumps({"x": x.data_ptr(), "out": out.data_ptr(), "shape": list(out.shape)}))
     except SparsekitError as error:
         kinds = [k.__name__ for k in type(error).__mro__]

@@ -1,5 +1,6 @@
 // A libcuda.so.1 that does nothing but write down what it is asked for: one JSON object a line in $STUB_LOG.
 // $STUB_DEVICES: devices as "9.0 8.6" (empty: cuInit fails with 100). $STUB_PARAMS: "offset:size,..." of the entry.
+// $CUDA_VISIBLE_DEVICES: as the driver takes it: which of them, in which order.
 // $STUB_LAUNCH, $STUB_LOAD: the result codes of launches and loads; $STUB_PARAM_ERROR: of a parameter that is not there. $STUB_HANG: cuInit never returns.
 #include <stdarg.h>
 #include <stdint.h>
@@ -14,10 +15,19 @@ enum { kMaxDevices = 8, kMaxParams = 64, kParamBytesShown = 8 };
 
 static int device_count(int major[], int minor[]) {
   const char* text = getenv("STUB_DEVICES");
-  int count = 0, used;
-  while (text && count < kMaxDevices && sscanf(text, " %d.%d%n", &major[count], &minor[count], &used) == 2) {
+  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  int all_major[kMaxDevices], all_minor[kMaxDevices], all = 0, count = 0, index, used;
+  while (text && all < kMaxDevices && sscanf(text, " %d.%d%n", &all_major[all], &all_minor[all], &used) == 2) {
     text += used;
-    ++count;
+    ++all;
+  }
+  for (int next = 0; count < kMaxDevices; ++count) {
+    if (!visible) index = next++;
+    else if (sscanf(visible, "%d%n", &index, &used) == 1) visible += used + (visible[used] == ',');
+    else break;
+    if (index < 0 || index >= all) break;  // the driver stops at the first that is not there
+    major[count] = all_major[index];
+    minor[count] = all_minor[index];
   }
   return count;
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sparsekit.errors import UsageError
 from sparsekit.model.arch import ALL_CAPABILITIES, Arch, ArchRequest, parse_arch, parse_archs
+from sparsekit.model.toolchain import assembler_role
 
 SPELLINGS = {
     "sm_90a": (9, 0, "a"), "sm90a": (9, 0, "a"), "90a": (9, 0, "a"), "9.0a": (9, 0, "a"),
@@ -31,6 +34,22 @@ def test_an_unknown_arch_is_an_error_that_names_it(text, told):
     with pytest.raises(UsageError, match=told.replace("+", r"\+")) as error:
         parse_archs(f"sm_80;{text}")
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("9", "did you mean 9.0?"), ("9a", "did you mean 9.0a?"), ("sm_12", "did you mean 12.0?"),
+        ("10", "did you mean 10.0?"), ("13.0", "the nearest is 12.1;"),
+        ("13", "the nearest is 12.1;"), ("8.5", "the nearest is 8.6;"),
+        ("10.5", "the nearest is 10.3;"), ("7.5", "the nearest is 8.0;"),
+        ("9.1", "all are 8.0 8.6 8.9 9.0 10.0 10.3 11.0 12.0 12.1, and 8.7 8.8 10.7 for kernels"),
+    ],
+)  # fmt: skip
+def test_an_unknown_arch_is_told_what_was_likely_meant(text, told):
+    with pytest.raises(UsageError, match=re.escape(f"unknown arch {text!r}: ")) as error:
+        parse_archs(text)
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["sm80;sm120", "sm80,sm120", "sm80 sm120", " 8.0 ; 12.0 "])
@@ -82,3 +101,14 @@ def test_ptx_runs_on_later_devices_only_when_it_has_no_suffix():
 
 def test_archs_compare_by_number_not_by_text():
     assert parse_arch("sm_103") > parse_arch("sm_100f") > parse_arch("sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("triton", "capability", "blackwell"),
+    [
+        ("3.8.0", (9, 0), False), ("3.8.0", (10, 0), True), ("3.8.0+git1", (12, 1), True),
+        ("3.9.0", (8, 9), False), ("3.9.0", (9, 0), True), ("3.10.0", (9, 0), True),
+    ],
+)  # fmt: skip
+def test_the_assembler_that_triton_uses(triton, capability, blackwell):
+    assert (assembler_role(triton, capability) == "ptxas-blackwell") is blackwell

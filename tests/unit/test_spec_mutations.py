@@ -12,8 +12,9 @@ from conftest import ROOT
 
 from sparsekit import settings
 from sparsekit.aot.plan import Planner
-from sparsekit.discover import Catalog, Choice, check_case
+from sparsekit.discover import Catalog, Choice
 from sparsekit.errors import SparsekitError
+from sparsekit.kernel_folders import check_case
 from sparsekit.model import Call, Instance, Promise, parse_archs
 from sparsekit.model.call import Device
 from sparsekit.model.validate import validate_against_op, validate_kernel, validate_op

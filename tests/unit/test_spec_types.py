@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from conftest import ROOT
 
+from sparsekit.argument_sources import check_argument_sources
 from sparsekit.discover import Catalog
 from sparsekit.errors import SpecError, UsageError
 from sparsekit.model import Arg, Call, Case, Entry, Kernel, Launch, Op, Scratch, Tensor, Variant
@@ -46,6 +47,16 @@ WRONG = {
     "divisor": ("divisible_by=16", 'divisible_by="16"', "divisible_by must be an int, found '16'"),
     "divisor bool": ("divisible_by=16", "divisible_by=True", "divisible_by must be an int"),
     "stride": ('"x.stride(0)"', '"x.stride(9)"', r"has no x\.stride\(9\)"),
+    "number": ('Arg("columns", "i32")', 'Arg("Rows", "i32")',
+               r"scale: argument Rows: 'Rows' is no dim, scalar, stride or launch value "
+               r"\(did you mean 'rows'\?\); scale has the dims rows, columns; scalars alpha"),
+    "pointer": ('Arg("out", "*fp32"', 'Arg("out_ptr", "*fp32"',
+                r"'out_ptr' is no tensor or scratch \(did you mean 'out'\?\); scale has the "
+                "tensors x, out$"),
+    "pointer to a dim": ('Arg("x", "*fp32")', 'Arg("columns_ptr", "*fp32", "columns")',
+                         "'columns' is no tensor or scratch; scale has"),
+    "number from a tensor": ('Arg("columns", "i32")', 'Arg("columns", "i32", "x")',
+                             "'x' is no dim, scalar"),
     "stride form": ('"x.stride(0)"', '"x.stride(a)"', r"expected TENSOR\.stride\(AXIS\)"),
     "variants": ("variants=(", 'variants=Variant("p") or (', "a tuple of one is written"),
     "variant": (VARIANT, "'twice'", r"variants\[1\] must be Variant"),
@@ -88,6 +99,12 @@ def test_a_wrong_spec_is_a_broken_folder_that_names_the_field(wrong, folder):
 
 WRONG_OPS = {
     "inputs": ('inputs=(Tensor("x"', 'inputs=("x", Tensor("x"', r"inputs\[0\] must be Tensor or"),
+    "keyword": ('Scalar("alpha"', 'Scalar("lambda"', "argument 'lambda' is a word of Python"),
+    "on demand": ('Scalar("alpha", "float", default=2.0)),\n    outputs=(Tensor("out", ("rows", '
+                  '"columns"), ("fp32",)),)',
+                  'Scalar("return_out", "float")), outputs=(Tensor("y", ("rows",), ("fp32",)), '
+                  'Tensor("out", ("rows",), ("fp32",), optional=True))',
+                  "argument 'return_out' stands 2 times"),
     "shape": ('("rows", "columns"), ("fp32",)),)', '"rows", ("fp32",)),)', "shape must be a tuple"),
     "dtypes": ('("fp32",)), Scalar', '("fp33",)), Scalar', "unknown element type 'fp33'"),
     "outputs": ("outputs=(Tensor", "outputs=() and (Tensor", "no output"),
@@ -207,3 +224,44 @@ def test_a_variant_s_missing_constant_names_the_spec():
 
     with pytest.raises(SpecError, match=r"spec\.py.*KeyError: 'BLOCK'"):
         list(decide([(kernel_with(launches=launches), ["plain"])], CALL))
+
+
+FED = (
+    Launch("scale", (1, 1, 1), {"splits": 2}, (Scratch("part", "fp32", (1,)),)),
+    Launch("merge", (1, 1, 1), {"splits": 2}, (Scratch("part", "fp32", (1,)),)),
+)
+SPLIT = Entry("scale", (Arg("part", "*fp32"), Arg("n", "i32", "splits")))
+MERGE = Entry("merge", (Arg("part", "*fp32"), Arg("n", "i32", "split")))
+
+
+def test_launch_values_and_scratch_feed_arguments_and_a_missing_one_is_told():
+    op = Catalog([FIXTURE]).ops["scale"]
+    asked = []
+
+    def launches(variant: Variant, call: Call):
+        asked.append((call.dims, call.has("out")))
+        return FED
+
+    check_argument_sources(kernel_with(entries=(SPLIT,), launches=launches), op)
+    assert asked == [({"rows": 7, "columns": 64}, True)]
+    told = (
+        r"spec\.py: merge: argument n: 'split' is no .*did you mean 'splits'.*launch values splits"
+    )
+    with pytest.raises(SpecError, match=told):
+        check_argument_sources(kernel_with(entries=(SPLIT, MERGE), launches=launches), op)
+
+
+@pytest.mark.parametrize(
+    ("field", "answer"),
+    [
+        ("launches", fail(KeyError("heads"))),
+        ("launches", lambda variant, call: None),
+        ("launches", lambda variant, call: (FED[0],)),
+        ("reject", lambda variant, call: "not on Sundays"),
+        ("reject", fail(SystemExit(0))),
+    ],
+)
+def test_what_no_case_launches_is_left_to_the_call(field, answer):
+    op = Catalog([FIXTURE]).ops["scale"]
+    spec = {"entries": (SPLIT, MERGE), "launches": lambda variant, call: FED}
+    check_argument_sources(kernel_with(**{**spec, field: answer}), op)

@@ -20,6 +20,7 @@ from sparsekit.emulator.isa import (
     movement,
     proxies,
     synchronisation,
+    tcgen05_copy,
     tcgen05_memory,
     tcgen05_mma,
     tensor_copy,
@@ -33,7 +34,7 @@ CHAPTERS = (
     integer, floating, half, comparison, logic, movement, conversion, memory, async_copy,
     collective, warp_matrix, mma, control, synchronisation,
     mbarrier, bulk_copy, tensor_copy, tensormap, proxies, wgmma, tcgen05_memory,
-    tcgen05_mma, launch_control, atomics, hints,
+    tcgen05_copy, tcgen05_mma, launch_control, atomics, hints,
 )  # fmt: skip
 
 TABLE = Table(module.CHAPTER for module in CHAPTERS)

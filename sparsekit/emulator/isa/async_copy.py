@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsekit.emulator.access import COPY_WRITE, READ
+from sparsekit.emulator.access_kinds import COPY_WRITE, READ
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.isa.mbarrier import barrier_place

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsekit.emulator.access import STRONG_WRITE, generic_windows, outside
+from sparsekit.emulator.access import generic_windows, outside
+from sparsekit.emulator.access_kinds import STRONG_WRITE
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.isa.half import half_sum, rounded_half

@@ -10,7 +10,8 @@ from sparsekit.emulator import bulk_moves as moves
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk import Signal
 from sparsekit.emulator.clocks import BULK_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.atomics import combined
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.memory import GLOBAL_BASE
@@ -204,7 +205,7 @@ def copy_between_blocks(
         )
         reads = moves.chunk_places(c, come, size, thread, "none")
         writes = moves.chunk_places(c, to, size, thread, "none")
-        reader = int(machine.clocks.agents_of(np.array([thread // WARP]), BULK_AGENT)[0])
+        reader = machine.clocks.agent_of(thread // WARP, BULK_AGENT)
         moves.note_shared(c, reads, False, reader, at, thread)
         moves.note_shared(c, writes, True, barrier.agent, at, thread)
 
@@ -253,7 +254,7 @@ def start_store(
     """Copy a tile from shared to global memory, or combine it with what is there."""
     machine = c.machine
     chunks = moves.chunk_places(c, source, tile.size_bytes, thread, mode)
-    reader = int(machine.clocks.agents_of(np.array([thread // WARP]), BULK_AGENT)[0])
+    reader = machine.clocks.agent_of(thread // WARP, BULK_AGENT)
     moves.note_shared(c, chunks, False, reader, at, thread)
     kind = moves.GLOBAL_WRITE if how is None else moves.GLOBAL_REDUCTION
     if how is not None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.numeric.extremes import maximum_of, minimum_of
 from sparsekit.emulator.source import DTYPES
 from sparsekit.emulator.table import Chapter, Matched

@@ -28,10 +28,9 @@ _WINDOW_SHIFT = np.uint64(40)
 _ALIGN = 8
 
 
-def barrier_place(w: Writer, m: Matched, operand: Operand, space: str | None = None) -> str:
+def barrier_place(w: Writer, m: Matched, operand: Operand) -> str:
     """The name of the places (u4, in the machine's shared memory) of the mbarriers addressed."""
-    space = space_of(m) if space is None else space
-    base, offset = sized_address(w, m, operand, space)
+    base, offset = sized_address(w, m, operand, space_of(m))
     return w.temp(f"{w.fn(place_of)}(L, {base}, {offset}, {w.mask}, {w.at})")
 
 

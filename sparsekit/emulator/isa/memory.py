@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsekit.emulator import access
+from sparsekit.emulator.access_kinds import READ, STRONG_READ, STRONG_WRITE, WRITE
 from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer, elements_of
@@ -99,10 +100,10 @@ def ld(w: Writer, m: Matched) -> None:
         space = "param" if named is None and in_entry else "local"
     function = access.load_params if space == "param" else _LOADS[space]
     base, offset = sized_address(w, m, source, space)
-    strength = access.READ if m["sem"] in ("", "weak") else access.STRONG_READ
+    strength = READ if m["sem"] in ("", "weak") else STRONG_READ
     arguments = f"L, {base}, {offset}, {size}, {count}, {w.mask}, {strength}, {w.at}"
     name = w.temp(f"{w.fn(function)}({arguments})")
-    if strength == access.STRONG_READ and space in ("shared", "global", ""):
+    if strength == STRONG_READ and space in ("shared", "global", ""):
         _order(w, m, space, base, offset, "r")
     bits = _BITS[size]
     for position, element in enumerate(elements):
@@ -129,8 +130,8 @@ def st(w: Writer, m: Matched) -> None:
         raise m.unsupported("a store to constant memory")
     values = "".join(f"{w.read(e, _BITS[size])}, " for e in elements)
     base, offset = sized_address(w, m, target, space)
-    strength = access.WRITE if m["sem"] in ("", "weak") else access.STRONG_WRITE
-    if strength == access.STRONG_WRITE and space in ("shared", "global", ""):
+    strength = WRITE if m["sem"] in ("", "weak") else STRONG_WRITE
+    if strength == STRONG_WRITE and space in ("shared", "global", ""):
         _order(w, m, space, base, offset, "w")
     arguments = f"L, {base}, {offset}, {size}, ({values}), {w.mask}, {strength}, {w.at}"
     w.line(f"{w.fn(_STORES[space])}({arguments})")

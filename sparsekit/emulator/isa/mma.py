@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.numeric.narrow import E4M3, E5M2, decode
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer, elements_of

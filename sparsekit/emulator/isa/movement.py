@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
+from sparsekit.emulator.layout import CLUSTER_SHIFT
 from sparsekit.emulator.numeric import integers
 from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
 from sparsekit.emulator.storage import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
@@ -22,7 +23,6 @@ _WINDOWS = {
     "global": 0, "const": 0,
 }  # fmt: skip
 _WINDOW_BITS = 40
-_CLUSTER_SHIFT = 24
 
 
 @CHAPTER.form("mov t=pred|b16|b32|b64|b128|u16|u32|u64|s16|s32|s64|f32|f64", 2)
@@ -104,7 +104,7 @@ def isspacep(w: Writer, m: Matched) -> None:
 def in_own_block(convoy: Any, address: Array) -> Array:
     """Whether shared addresses are in the window of the thread's own block of the cluster."""
     rank = convoy.machine.geometry.rank[convoy.lo : convoy.hi]
-    own: Array = ((address & np.uint64(0xFFFF_FFFF)) >> np.uint64(_CLUSTER_SHIFT)) == rank
+    own: Array = ((address & np.uint64(0xFFFF_FFFF)) >> np.uint64(CLUSTER_SHIFT)) == rank
     return own
 
 
@@ -113,13 +113,13 @@ def mapa(w: Writer, m: Matched) -> None:
     """The address of the same variable in another block of the cluster."""
     dtype = DTYPES[m["t"]]
     address, rank = w.read(m.operands[1], dtype), w.read(m.operands[2], "u4")
-    kept = f"{address} & {w.const(~(0xFF << _CLUSTER_SHIFT), dtype)}"
-    shift = w.const(_CLUSTER_SHIFT, dtype)
+    kept = f"{address} & {w.const(~(0xFF << CLUSTER_SHIFT), dtype)}"
+    shift = w.const(CLUSTER_SHIFT, dtype)
     w.write(m.operands[0], f"({kept}) | ({rank}.astype({dtype}) << {shift})", dtype)
 
 
 @CHAPTER.form("getctarank space=shared::cluster? t=u32|u64", 2)
 def getctarank(w: Writer, m: Matched) -> None:
     dtype = DTYPES[m["t"]]
-    bits = f"{w.read(m.operands[1], dtype)} >> {w.const(_CLUSTER_SHIFT, dtype)}"
+    bits = f"{w.read(m.operands[1], dtype)} >> {w.const(CLUSTER_SHIFT, dtype)}"
     w.write(m.operands[0], f"(({bits}) & {w.const(0xFF, dtype)}).astype(u4)", "u4")

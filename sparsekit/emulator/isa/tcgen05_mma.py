@@ -13,15 +13,16 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk_moves import in_block, note_shared, shared_place
 from sparsekit.emulator.clocks import TENSOR_AGENT
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.instruction_descriptor import Instruction, decode
 from sparsekit.emulator.isa.bulk_copy import shared_address
 from sparsekit.emulator.isa.mma import ELEMENTS
+from sparsekit.emulator.isa.tcgen05_copy import pair_of
 from sparsekit.emulator.isa.tcgen05_memory import (
     GROUP,
     TensorOperation,
     agent_of,
-    pair_of,
     tensor_address,
 )
 from sparsekit.emulator.isa.wgmma import read_matrix

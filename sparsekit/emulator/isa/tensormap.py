@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from sparsekit.emulator.access import generic_windows
-from sparsekit.emulator.access_log import READ, WRITE
+from sparsekit.emulator.access_kinds import READ, WRITE
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.memory import sized_address, space_of
 from sparsekit.emulator.memory import GLOBAL_BASE
 from sparsekit.emulator.table import Chapter, Matched

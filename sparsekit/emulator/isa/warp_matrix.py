@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from sparsekit.emulator.access import READ, WRITE, outside
+from sparsekit.emulator.access import outside
+from sparsekit.emulator.access_kinds import READ, WRITE
 from sparsekit.emulator.arrays import Array
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.memory import sized_address
 from sparsekit.emulator.storage import SHARED_WINDOW
 from sparsekit.emulator.table import Chapter, Matched

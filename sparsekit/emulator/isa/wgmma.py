@@ -15,7 +15,8 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.bulk_moves import note_shared
-from sparsekit.emulator.convoy import WARP, Convoy
+from sparsekit.emulator.convoy import Convoy
+from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.mma import ELEMENTS
 from sparsekit.emulator.matrix_operand import chunks_of, element_places, warpgroup_operand
 from sparsekit.emulator.table import Chapter, Matched, unsupported
@@ -27,7 +28,6 @@ CHAPTER = Chapter("Asynchronous Warpgroup Level Matrix Instructions: wgmma")
 ROWS = 64
 K_BYTES = 32  # of a row of A or B in one instruction
 _SIZES = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
-_NAMES = {1: "u1", 2: "u2", 4: "u4"}
 _COLUMNS = range(8, 257, 8)
 
 

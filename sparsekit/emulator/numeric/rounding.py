@@ -15,7 +15,6 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 
-F32_SMALLEST_NORMAL = np.float32(2.0**-126)
 _LOW_BITS = np.uint64(0x0FFF_FFFF)  # of a double, below what a float and its half way point hold
 _SPLIT = 134_217_729.0  # 2^27 + 1, Dekker's
 _SAFE_LOW, _SAFE_HIGH = 2.0**-400, 2.0**400

@@ -7,6 +7,8 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
 
 FLOATS = ("fp32", "bf16", "fp16")
@@ -18,14 +20,16 @@ def check(call: Call) -> str | None:
     """What is wrong with a call whose tensors fit one another."""
     if call.scalars["out_dtype"] not in FLOATS:
         return f"out_dtype must be one of {FLOATS}, found {call.scalars['out_dtype']}"
-    if call.dims["R"] == 0 and call.dims["B"] and call.dims["D"]:
-        return "R must be at least 1: the mean over no rows is undefined"
-    return None
+    return _wrong_size(call.dims)
 
 
 def check_case(case: Case) -> str | None:
     """What is wrong with sizes that a user changed."""
-    if case.dims["R"] == 0 and case.dims["B"] and case.dims["D"]:
+    return _wrong_size(case.dims)
+
+
+def _wrong_size(dims: Mapping[str, int]) -> str | None:
+    if dims["R"] == 0 and dims["B"] and dims["D"]:
         return "R must be at least 1: the mean over no rows is undefined"
     return None
 

@@ -7,6 +7,7 @@ compressed one. lse is natural and does not include the sink.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
@@ -23,12 +24,10 @@ def check(call: Call) -> str | None:
     """What is wrong with a call whose tensors fit one another."""
     n_window, topk = call.fact("n_window"), call.dims["topk"]
     scale = call.scalars["softmax_scale"]
-    if call.dims["d"] not in HEAD_DIMS:
-        return f"d must be one of {HEAD_DIMS}, found {call.dims['d']}"
+    if wrong := _wrong_size(call.dims):
+        return wrong
     if n_window is None or not 0 <= n_window <= topk:
         return f"n_window must lie in [0, topk = {topk}], found {call.scalars['n_window']}"
-    if call.dims["h"] == 0:
-        return "h must be at least 1, found 0"
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         return f"softmax_scale must be finite, found {scale}"
     return None
@@ -37,11 +36,15 @@ def check(call: Call) -> str | None:
 def check_case(case: Case) -> str | None:
     """What is wrong with sizes that a user changed."""
     n_window, topk = case.dims["n_window"], case.dims["topk"]
-    if case.dims["d"] not in HEAD_DIMS:
-        return f"d must be one of {HEAD_DIMS}, found {case.dims['d']}"
     if n_window > topk:
         return f"n_window must lie in [0, topk = {topk}], found {n_window}"
-    return "h must be at least 1, found 0" if case.dims["h"] == 0 else None
+    return _wrong_size(case.dims)
+
+
+def _wrong_size(dims: Mapping[str, int]) -> str | None:
+    if dims["d"] not in HEAD_DIMS:
+        return f"d must be one of {HEAD_DIMS}, found {dims['d']}"
+    return "h must be at least 1, found 0" if dims["h"] == 0 else None
 
 
 def work(case: Case) -> Work:

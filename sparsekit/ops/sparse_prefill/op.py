@@ -7,6 +7,7 @@ not include the sink.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import product
 
 from sparsekit.model import Call, Case, Op, Scalar, Tensor, Work
@@ -38,12 +39,8 @@ def check(call: Call) -> str | None:
     scale = call.scalars["sm_scale"]
     if call.scalars["d_v"] != D_V:
         return f"d_v must be {D_V}, found {call.scalars['d_v']}"
-    if call.dims["d_qk"] not in D_QK:
-        return f"d_qk must be one of {D_QK}, found {call.dims['d_qk']}"
-    if call.dims["h_kv"] != 1:
-        return f"h_kv must be 1, found {call.dims['h_kv']}"
-    if call.dims["h_q"] == 0:
-        return "h_q must be at least 1, found 0"
+    if wrong := _wrong_size(call.dims):
+        return wrong
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         return f"sm_scale must be finite, found {scale}"
     return None
@@ -51,11 +48,15 @@ def check(call: Call) -> str | None:
 
 def check_case(case: Case) -> str | None:
     """What is wrong with sizes that a user changed."""
-    if case.dims["d_qk"] not in D_QK:
-        return f"d_qk must be one of {D_QK}, found {case.dims['d_qk']}"
-    if case.dims["h_kv"] != 1:
-        return f"h_kv must be 1, found {case.dims['h_kv']}"
-    return "h_q must be at least 1, found 0" if case.dims["h_q"] == 0 else None
+    return _wrong_size(case.dims)
+
+
+def _wrong_size(dims: Mapping[str, int]) -> str | None:
+    if dims["d_qk"] not in D_QK:
+        return f"d_qk must be one of {D_QK}, found {dims['d_qk']}"
+    if dims["h_kv"] != 1:
+        return f"h_kv must be 1, found {dims['h_kv']}"
+    return "h_q must be at least 1, found 0" if dims["h_q"] == 0 else None
 
 
 def valid_columns(case: Case) -> int:
