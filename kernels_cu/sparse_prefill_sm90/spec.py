@@ -65,4 +65,5 @@ KERNEL = Kernel(
     ),
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),
     launches=launches,
+    proven_on=(),
 )
