@@ -31,7 +31,6 @@ from sparsekit.emulator.faults import (
     UnsupportedError,
     chosen_checks,
 )
-from sparsekit.emulator.geometry import SM_COUNT
 from sparsekit.emulator.host import Program, launch, load, pack_values
 from sparsekit.emulator.host_memory import HostMemory, Piece
 from sparsekit.emulator.memory import Allocation, Memory
@@ -41,7 +40,6 @@ from sparsekit.emulator.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
-    "SM_COUNT",
     "STRICT_CHECKS",
     "Allocation",
     "Fault",

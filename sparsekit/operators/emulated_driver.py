@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparsekit.emulator import (
-    SM_COUNT,
     FaultError,
     HostMemory,
     Launches,
@@ -26,6 +25,8 @@ from sparsekit.model.call import Device
 from sparsekit.model.tensor_map import MapFacts
 from sparsekit.runtime.driver import KernelHandle
 from sparsekit.runtime.tensors import placement
+
+_SM_COUNT = 2  # few, so that kernels with a block per SM have several items for each
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class EmulatedDriver:
         launches: Launches | None = None,
     ) -> None:  # fmt: skip
         self._facts = Device(
-            capability, SM_COUNT, SHARED_BYTES_OPTIN[capability], name="emulated", only=only
+            capability, _SM_COUNT, SHARED_BYTES_OPTIN[capability], name="emulated", only=only
         )
         self.schedule = schedule or Schedule()
         self._call = _Call()
