@@ -219,8 +219,8 @@ struct Arguments {
 
 /// A tile: lane l has the indices of its rows l and l + 32; which of them are listed.
 struct Tile {
-  int low, high;
-  unsigned listed_low, listed_high;
+  int low = -1, high = -1;
+  unsigned listed_low = 0, listed_high = 0;
 };
 
 /// The tiles of the items of this block, in order. Every warp walks by itself, over the same indices,
@@ -681,6 +681,11 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
     mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kSoftmaxWarps * kCtas);
     mbarrier_init_shared_cta_b64(shared_address(&smem.pv_done), 1);
     fence_mbarrier_init_release_cluster();
+  }
+  if (thread == kWarp && s_kv > 0) {
+    prefetch_tensormap(q_map);
+    prefetch_tensormap(kv_map);
+    if (kHasRope) prefetch_tensormap(q_rope_map), prefetch_tensormap(kv_rope_map);
   }
   if (warp == kTensorWarp) {
     tcgen05_alloc_sync_aligned_shared_cta_b32<kCtas>(shared_address(&smem.tensor_memory),
