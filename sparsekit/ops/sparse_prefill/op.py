@@ -94,7 +94,6 @@ _HEADS = (
     (1, 576), (2, 512), (8, 512), (16, 576), (20, 512), (32, 576), (33, 512), (63, 576),
     (64, 512), (65, 576), (96, 512), (127, 512), (128, 576), (130, 576),
 )  # fmt: skip
-_TWO_BLOCKS = (65, 96)  # heads that two blocks of 64 share, with some left over
 _TOKENS = (1, 2, 65, 65_535, 65_536)
 _WIDTHS = (
     1, 2, 15, 31, 32, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 1000, 1027, 2047, 2048,
@@ -115,10 +114,7 @@ _SMOKE = (
 )
 _SHAPES = (
     *(
-        _case(
-            f"heads_{h_q}", "corner smoke" if h_q in _TWO_BLOCKS else "corner", 3, 700, h_q, d_qk,
-            200, sink="special", **_MIXED, **_PADDED,
-        )
+        _case(f"heads_{h_q}", "corner", 3, 700, h_q, d_qk, 200, sink="special", **_MIXED, **_PADDED)
         for h_q, d_qk in _HEADS
     ),
     *(
