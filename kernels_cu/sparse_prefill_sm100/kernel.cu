@@ -74,6 +74,7 @@ enum : int {
   kQBytes = kHeads * kDV * 2 / kCtas,            // of Q in one slot
   kQRopeBytes = kHasRope * kHeads * kLineBytes,  // in the first
   kRows = 4,                                     // of one gather
+  kUnused = 16,                                  // leading bytes where k adjoins: encoded as 1
   kWarpRows = kBlockK / kGatherWarps,
 
   // Columns of tensor memory.
@@ -407,7 +408,7 @@ __device__ __forceinline__ void mma(unsigned d, unsigned a, unsigned long long b
 /// Q from slot `part` of kCtas to tensor memory.
 __device__ __forceinline__ void copy_q(SharedMemory& smem, unsigned tensor, int slot, int part) {
   const unsigned long long rows =
-      tcgen05_matrix_descriptor_128b(shared_address(&smem.ring[slot][0][0][0]), 1, 8 * kLineBytes);
+      tcgen05_matrix_descriptor_128b(shared_address(&smem.ring[slot][0][0][0]), kUnused, 8 * kLineBytes);
 #pragma unroll
   for (int pair = 0; pair < kSlotPairs; ++pair) {
 #pragma unroll
@@ -432,7 +433,7 @@ __device__ __forceinline__ void copy_q(SharedMemory& smem, unsigned tensor, int 
 __device__ __forceinline__ void start_qk(SharedMemory& smem, unsigned tensor, int slot) {
   constexpr int kPairBytes = 2 / kCtas * kChunkBytes;
   const unsigned long long k_chunks =
-      tcgen05_matrix_descriptor_128b(shared_address(&smem.ring[slot][0][0][0]), 1, 8 * kLineBytes);
+      tcgen05_matrix_descriptor_128b(shared_address(&smem.ring[slot][0][0][0]), kUnused, 8 * kLineBytes);
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
@@ -596,10 +597,10 @@ struct Results {
   float* lse;
 };
 
-/// The results of an item, O in tensor memory; of one without tiles there is none.
+/// The results of an item, O in tensor memory.
 __device__ __forceinline__ void finish(SharedMemory& smem, const Arguments& a, const Results& to,
-                                       Softmax head, int item, bool has_tiles, unsigned lanes,
-                                       int thread, int warp) {
+                                       Softmax head, int item, unsigned lanes, int thread,
+                                       int warp) {
   // Sum and poison over both halves of the tokens; the exchange is at rest between two tiles.
   smem.exchange[0][thread ^ 64] =
       make_uint4(__float_as_uint(head.sum), __float_as_uint(head.poison), 0, 0);
@@ -623,13 +624,8 @@ __device__ __forceinline__ void finish(SharedMemory& smem, const Arguments& a, c
 #pragma unroll 1
   for (int column = 0; column < 2 * kTensorOHalf; column += kLoad) {
     unsigned o[kLoad];
-    if (has_tiles) {
-      tcgen05_ld_sync_aligned_32x32b_x32_b32(o, lanes + kTensorO + column);
-      tcgen05_wait_ld_sync_aligned();
-    } else {
-#pragma unroll
-      for (int e = 0; e < kLoad; ++e) o[e] = 0;
-    }
+    tcgen05_ld_sync_aligned_32x32b_x32_b32(o, lanes + kTensorO + column);
+    tcgen05_wait_ld_sync_aligned();
     if (!exists) continue;
     uint4* out = reinterpret_cast<uint4*>(
         to.out + result * kDV + column / kTensorOHalf * (2 * kTensorOHalf) + half * kTensorOHalf +
@@ -647,6 +643,18 @@ __device__ __forceinline__ void finish(SharedMemory& smem, const Arguments& a, c
       out[v] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
     }
   }
+}
+
+/// The results of an item without tiles.
+__device__ __forceinline__ void finish_empty(const Arguments& a, const Results& to, int item,
+                                             int thread) {
+  const int row = a.first_head(item) + thread % kHeads, half = thread / kHeads;
+  if (row >= a.h_q) return;
+  const long long result = static_cast<long long>(a.token(item)) * a.h_q + row;
+  if (half == 0) to.max_logits[result] = -infinity(), to.lse[result] = infinity();
+  uint4* out = reinterpret_cast<uint4*>(to.out + result * kDV + half * (kDV / 2));
+#pragma unroll 1
+  for (int v = 0; v < kDV / 16; ++v) out[v] = make_uint4(0, 0, 0, 0);
 }
 
 // ---------------------------------------------------------------- kernel
@@ -829,7 +837,7 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
         wait(smem.pv_done, tile_parity ^ 1);
         tcgen05_fence_after_thread_sync();
         if (first) {
-          if (done_item >= 0) finish(smem, a, to, done, done_item, true, lanes, thread, warp);
+          if (done_item >= 0) finish(smem, a, to, done, done_item, lanes, thread, warp);
         } else if (__any_sync(0xffffffff, alpha != 1.0f)) {  // a factor of 1 changes no bit
           rescale(lanes, alpha);
         }
@@ -842,7 +850,7 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
         tile_parity ^= 1;
       }
       if (first) {
-        finish(smem, a, to, head, item, false, lanes, thread, warp);
+        finish_empty(a, to, item, thread);
       } else {
         done = head, done_item = item;
       }
@@ -850,7 +858,7 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
     if (done_item >= 0) {
       wait(smem.pv_done, tile_parity ^ 1);
       tcgen05_fence_after_thread_sync();
-      finish(smem, a, to, done, done_item, true, lanes, thread, warp);
+      finish(smem, a, to, done, done_item, lanes, thread, warp);
     }
   }
 

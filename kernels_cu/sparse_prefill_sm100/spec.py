@@ -54,7 +54,9 @@ KERNEL = Kernel(
     entries=(ENTRY,),
     targets=("sm_100a", "sm_100f", "sm_103a"),
     variants=(
-        Variant("skip_pair", {"SKIP": 1, **_PAIR}, same_bits_as="noskip_pair", overrides=_PAIR_WHERE),
+        Variant(
+            "skip_pair", {"SKIP": 1, **_PAIR}, same_bits_as="noskip_pair", overrides=_PAIR_WHERE
+        ),
         Variant("skip", {"SKIP": 1, **_ONE}, same_bits_as="noskip"),
         Variant("noskip_pair", {"SKIP": 0, **_PAIR}, overrides=_PAIR_WHERE),
         Variant("noskip", {"SKIP": 0, **_ONE}),

@@ -201,9 +201,7 @@ def _stranger_problems(kernel: Kernel, op: Op) -> Iterable[str]:
             yield f"instance {instance.name!r}: {op.name} has no dim, scalar or has_X {name!r}"
 
 
-def _map_strangers(
-    entry: Entry, arg: Arg, tensors: Mapping[str, Tensor], op: Op
-) -> Iterable[str]:
+def _map_strangers(entry: Entry, arg: Arg, tensors: Mapping[str, Tensor], op: Op) -> Iterable[str]:
     kind, tensor = map_type(arg.type), tensors.get(arg.bound_to)
     if tensor is None:
         yield f"{entry.name}: {arg.name}: {op.name} has no tensor {arg.bound_to!r}"

@@ -38,7 +38,8 @@ class BoundLaunch:
 
     numbers: the values of scalar parameters by name. pointers: for each pointer parameter the name
     of the tensor that it gets, and for each tensor map that of the tensor that it is of. maps: of
-    tensor maps all but the address; None of a tensor without elements. Raises ArgumentError for a broken promise or a value out of range,
+    tensor maps all but the address; None of a tensor without elements.
+    Raises ArgumentError for a broken promise or a value out of range,
     GpuError for a grid that no GPU takes. Safe to use from several threads.
     """
 

@@ -83,9 +83,7 @@ class OwnKernel:
         driver.edit = edit
         module = import_module(f"sparsekit.ops.{op.name}.reference")
         inputs = place_inputs(module.make_inputs(case, "random"), case, torch.device("cpu"))
-        arguments = replace(
-            arguments_of(op, inputs, {}), outputs=tuple(o.name for o in op.outputs)
-        )
+        arguments = replace(arguments_of(op, inputs, {}), outputs=tuple(o.name for o in op.outputs))
         outputs: dict[str, torch.Tensor] = {}
         stopped = True
         with contextlib.suppress(FaultError):
