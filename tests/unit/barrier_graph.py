@@ -1,10 +1,10 @@
 """Explicit-state checking of the barrier graph of a warp-specialised kernel.
 
 A graph has processes (warps), each a fixed list of steps; what a step starts runs on its own
-(copies, products, commits) and ends at any later time. Every interleaving is followed. A violation is:
-a deadlock; a wait that sees the parity it asks for in another phase than the one it means; a phase
-that ends before all have seen the one before; a place that is written while it is read, or before
-all reads of what it held; a read of what is not there.
+(copies, products, commits) and ends at any later time. Every interleaving is followed. A violation
+is: a deadlock; a wait that sees the parity it asks for in another phase than the one it means; a
+phase that ends before all have seen the one before; a place that is written while it is read, or
+before all reads of what it held; a read of what is not there.
 """
 
 from __future__ import annotations
