@@ -61,6 +61,7 @@ enum : int {
   kChunkBytes = kBlockK * kLineBytes,
   kChunks = kDV / kChunk,
   kSlotChunks = kChunks / kCtas,
+  kSlotHalves = 2,  // of the rows: gathered anew as soon as P V is through with them
   kSlotBytes = kSlotChunks * kChunkBytes,
   kPairs = kChunks / 2,              // of chunks, one for the lower lanes and one for the upper
   kSlotPairs = kPairs / kCtas,       // of Q in one slot
@@ -107,7 +108,7 @@ struct SharedMemory {
   float maxima[kLanes];
   // Those that the tensor warp waits for count in the first block of a pair, the others in each.
   unsigned long long full[kStages];   // 4 gather warps and the bytes of kCtas blocks
-  unsigned long long empty[kStages];  // 1 commit: the slot has been read
+  unsigned long long empty[kStages][kSlotHalves];  // 1 commit: half of the rows have been read
   unsigned long long s_full;          // 1 commit, a tile: S stands
   unsigned long long s_free;          // 4 warps a block, a tile: S has been read
   unsigned long long p_full;          // 4 warps a block, a tile: P stands, O is rescaled or read
@@ -454,9 +455,10 @@ __device__ __forceinline__ void start_qk(SharedMemory& smem, unsigned tensor, in
   }
 }
 
-/// O += P V, or = for the first tile of an item: two products of 256 columns.
+/// O += P V, or = for the first tile of an item: two products of 256 columns. Frees the slot.
 __device__ __forceinline__ void start_pv(SharedMemory& smem, unsigned tensor, int slot,
                                          bool first) {
+  constexpr int kHalfSteps = kBlockK / kMmaK / kSlotHalves;
   const unsigned long long v_chunks = tcgen05_matrix_descriptor_128b(
       shared_address(&smem.ring[slot][0][0][0]), kChunkBytes, 8 * kLineBytes);
 #pragma unroll
@@ -466,6 +468,11 @@ __device__ __forceinline__ void start_pv(SharedMemory& smem, unsigned tensor, in
       mma<256, true>(tensor + kTensorO + j * kTensorOHalf, tensor + kTensorP + k * kMmaKWords,
                      v_chunks + (j * (kSlotBytes / 2) + k * kMmaK * kLineBytes) / 16,
                      !first || k > 0);
+    }
+    // The gather warps of these rows need not wait for the others'.
+    if ((k + 1) % kHalfSteps == 0) {
+      tcgen05_commit_mbarrier_arrive_one_b64<kCtas>(
+          shared_address(&smem.empty[slot][k / kHalfSteps]));
     }
   }
 }
@@ -682,7 +689,9 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
   if (thread == 0) {
     for (int s = 0; s < kStages; ++s) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kGatherWarps);
-      mbarrier_init_shared_cta_b64(shared_address(&smem.empty[s]), 1);
+      for (int h = 0; h < kSlotHalves; ++h) {
+        mbarrier_init_shared_cta_b64(shared_address(&smem.empty[s][h]), 1);
+      }
     }
     mbarrier_init_shared_cta_b64(shared_address(&smem.s_full), 1);
     mbarrier_init_shared_cta_b64(shared_address(&smem.s_free), kSoftmaxWarps * kCtas);
@@ -706,7 +715,7 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
   if (warp > kTensorWarp) {
     // -------------------------------------------------------------- gather warps
     const Maps maps = {q_map, q_rope_map, kv_map, kv_rope_map};
-    const int quarter = warp - kTensorWarp - 1;
+    const int quarter = warp - kTensorWarp - 1, half = quarter / (kGatherWarps / kSlotHalves);
     const unsigned rank = rank_in_pair();
     const bool elected = elect_sync();
     Slot slot;
@@ -720,7 +729,7 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
         if (first) {
 #pragma unroll 1
           for (int part = 0; part < kCtas; ++part) {
-            wait(smem.empty[slot.index], slot.parity ^ 1);
+            wait(smem.empty[slot.index][half], slot.parity ^ 1);
             if (elected) {
               expect(smem, slot.index, kQBytes + (part == 0 ? kQRopeBytes : 0));
               load_q(smem, maps, slot.index, part, quarter, a.first_head(item), a.token(item));
@@ -729,8 +738,8 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
           }
           first = false;
         }
-        wait(smem.empty[slot.index], slot.parity ^ 1);
-        const int mine = quarter < kGatherWarps / 2 ? tile.low : tile.high;
+        wait(smem.empty[slot.index][half], slot.parity ^ 1);
+        const int mine = half == 0 ? tile.low : tile.high;
         const int safe = is_valid(mine, s_kv) ? mine : -1;
         if (elected) expect(smem, slot.index, kTileBytes);
 #pragma unroll
@@ -759,7 +768,6 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
         tcgen05_fence_after_thread_sync();
         if (elected) {
           start_pv(smem, tensor, pending, pending_first);
-          tcgen05_commit_mbarrier_arrive_one_b64<kCtas>(shared_address(&smem.empty[pending]));
           tcgen05_commit_mbarrier_arrive_one_b64<kCtas>(shared_address(&smem.pv_done));
         }
       };
@@ -779,8 +787,10 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
               wait(smem.full[slot.index], slot.parity);
               if (elected) {
                 copy_q(smem, tensor, slot.index, part);
-                tcgen05_commit_mbarrier_arrive_one_b64<kCtas>(
-                    shared_address(&smem.empty[slot.index]));
+                for (int h = 0; h < kSlotHalves; ++h) {
+                  tcgen05_commit_mbarrier_arrive_one_b64<kCtas>(
+                      shared_address(&smem.empty[slot.index][h]));
+                }
               }
               slot.advance();
             }
