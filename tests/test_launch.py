@@ -125,7 +125,7 @@ def test_a_tensor_map_is_made_of_the_call_s_tensor(call):
         "axes": [[64, 0, 32, 1], [7, 288, 1, 1]],
     }  # fmt: skip
     for launched in launches(calls):
-        columns, in_map, out, alpha = launched["arguments"]
+        columns, in_map, _, alpha = launched["arguments"]
         assert (columns, in_map, alpha) == (64, answer["x"], float_bits(1.5))
 
 

@@ -64,4 +64,5 @@ KERNEL = Kernel(
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),
     launches=launches,
     reject=reject,
+    ran_on=(),
 )

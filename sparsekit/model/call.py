@@ -14,7 +14,8 @@ ScalarValue = int | float | str | None
 class Device:
     """The device that a call's tensors live on. pci_bus_id: how other tools know it.
 
-    only: the one target that is run, of those that would run on it; None for the best.
+    only: the one target that is run, of those that would run on it; None for the best. emulated:
+    it is a CPU that stands for such a device.
     """
 
     compute_capability: Capability
@@ -24,6 +25,7 @@ class Device:
     name: str = ""
     pci_bus_id: str = ""
     only: Arch | None = None
+    emulated: bool = False
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,8 @@ class Kernel:
     instances: in order of preference. launches(variant, call): what to launch, at least once.
     reject(variant, call): why the variant cannot take the call, else None. options: compiler
     options, all explicit.
+    ran_on: the GPUs on which it has run and was right; among several kernels of an op it is passed
+    over on others. None where that is not kept.
     name, folder and address, by which the command line finds it again, are filled in when the
     folder is found.
     """
@@ -223,6 +225,7 @@ class Kernel:
     name: str = ""
     folder: Path = Path()
     address: Address | None = None
+    ran_on: tuple[Capability, ...] | None = None
 
     @property
     def spec_file(self) -> Path:

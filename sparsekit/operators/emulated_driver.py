@@ -72,7 +72,12 @@ class EmulatedDriver:
         launches: Launches | None = None,
     ) -> None:  # fmt: skip
         self._facts = Device(
-            capability, _SM_COUNT, SHARED_BYTES_OPTIN[capability], name="emulated", only=only
+            capability,
+            _SM_COUNT,
+            SHARED_BYTES_OPTIN[capability],
+            name="emulated",
+            only=only,
+            emulated=True,
         )
         self.schedule = schedule or Schedule()
         self._call = _Call()

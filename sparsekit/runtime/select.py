@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparsekit.errors import SpecError
 from sparsekit.model.arch import Arch, format_capability
-from sparsekit.model.call import Call, packed_strides
+from sparsekit.model.call import Call, Device, packed_strides
 from sparsekit.model.kernel import (
     ELEMENT_BYTES,
     Arg,
@@ -59,6 +59,9 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
     assert call.device is not None, "a choice looks at the device"
     device = call.device.compute_capability
     for kernel, names in kernels:
+        if len(kernels) > 1 and (reason := _unproven(kernel, call.device)):
+            yield Decision(kernel.name, False, reason)
+            continue
         archs = kernel.targets_for(device)
         only = call.device.only
         if only is not None:
@@ -71,6 +74,16 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
         for arch in archs:
             for name in names:
                 yield from _decide_variant(kernel, name, arch, call, told)
+
+
+def _unproven(kernel: Kernel, device: Device) -> str | None:
+    """Why a kernel is not taken by itself on a device on which it has not run yet."""
+    if kernel.ran_on is None or device.compute_capability in kernel.ran_on or device.emulated:
+        return None
+    return (
+        f"it has never run on a GPU of compute capability "
+        f"{format_capability(device.compute_capability)}; {kernel.qualified_name} takes it there"
+    )
 
 
 def _decide_variant(
