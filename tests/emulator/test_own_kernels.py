@@ -56,8 +56,8 @@ UNREACHABLE = (
     ("gated_pool", "gated_pool_fwd", is_jump,
      "what remains of rows taken two at a time is one: its loop never goes round"),
     ("sparse_prefill_sm100", "sparse_prefill_sm100_fwd", lambda lines, first, last: True,
-     "few smoke cases have more than 64 heads, and none a maximum that grows far from tile to tile; "
-     "those of test_sparse_prefill_sm100 reach every block"),
+     "few smoke cases have more than 64 heads, and none a maximum that grows far from tile to "
+     "tile; those of test_sparse_prefill_sm100 reach every block"),
 )  # fmt: skip
 """(kernel, entry, what its block looks like, why nothing reaches it)."""
 
