@@ -37,7 +37,7 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     ctas = variant.constant("CTAS")
     items = call.dims["s_q"] * -(-call.dims["h_q"] // (HEADS_PER_BLOCK * ctas))
     blocks = call.device.sm_count if call.device else _DEFAULT_BLOCKS
-    return (Launch(ENTRY.name, (ctas * min(items, blocks // ctas), 1, 1)),)
+    return (Launch(ENTRY.name, (ctas * min(items, max(blocks // ctas, 1)), 1, 1)),)
 
 
 def reject(variant: Variant, call: Call) -> str | None:
