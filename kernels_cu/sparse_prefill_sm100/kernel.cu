@@ -740,7 +740,8 @@ extern "C" __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThre
         }
         wait(smem.empty[slot.index][half], slot.parity ^ 1);
         const int mine = half == 0 ? tile.low : tile.high;
-        const int safe = is_valid(mine, s_kv) ? mine : -1;
+        // No row is -1 to -4: four zero lines, of rows that differ since equal ones are slow.
+        const int safe = is_valid(mine, s_kv) ? mine : -1 - lane % kRows;
         if (elected) expect(smem, slot.index, kTileBytes);
 #pragma unroll
         for (int r = 0; r < kWarpRows; r += kRows) {
