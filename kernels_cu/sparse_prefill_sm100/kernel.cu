@@ -6,8 +6,8 @@
 // No listed row: out 0, max_logits -inf, lse +inf. Products accumulate in fp32; l = sum exp is
 // summed from unrounded fp32 weights, the weights that meet V are rounded to bf16.
 //
-// kCtas blocks walk items, each a token and 64 heads a block, and for each item the tiles of 64 rows
-// that list something.
+// kCtas blocks walk items, each a token and 64 heads a block, and for each item the tiles of 64
+// rows that list something.
 //   softmax warps (4)  S to P, and O to out: thread t has lane t of tensor memory
 //   tensor warp (1)    starts S = Q K^T and O += P V
 //   gather warps (4)   each loads a quarter of the rows of every tile, and of Q
@@ -38,10 +38,10 @@ struct bf16 {
 
 // Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
 enum : int {
-  kDQk = SK_D_QK,      // columns of q and kv
-  kSkip = SK_SKIP,     // skip tiles that list nothing; without topk_length find the row's end first
-  kCtas = SK_CTAS,     // blocks that share an item
-  kStages = SK_STAGES, // slots of the ring
+  kDQk = SK_D_QK,   // columns of q and kv
+  kSkip = SK_SKIP,  // skip tiles that list nothing; without topk_length find the row's end first
+  kCtas = SK_CTAS,  // blocks that share an item
+  kStages = SK_STAGES,  // slots of the ring
 
   kDV = 512,
   kHeads = 64,   // of an item and block
@@ -53,7 +53,7 @@ enum : int {
   kLanes = kSoftmaxWarps * kWarp,  // of tensor memory
   kThreads = (kSoftmaxWarps + 1 + kGatherWarps) * kWarp,
 
-  kMmaK = 16,      // contraction length of one product
+  kMmaK = 16,  // contraction length of one product
   kMmaKBytes = 32,
   kMmaKWords = 8,  // columns of tensor memory that a row of A takes
   kChunk = 64,     // bf16 in 128 bytes: a line of the 128-byte swizzle
@@ -63,12 +63,11 @@ enum : int {
   kSlotChunks = kChunks / kCtas,
   kSlotHalves = 2,  // of the rows: gathered anew as soon as P V is through with them
   kSlotBytes = kSlotChunks * kChunkBytes,
-  kPairs = kChunks / 2,              // of chunks, one for the lower lanes and one for the upper
-  kSlotPairs = kPairs / kCtas,       // of Q in one slot
-  kHasRope = kDQk > kDV,             // 64 more columns that only Q K^T sees
-  kRopeChunk = 32,                   // half of them: a line of the 64-byte swizzle
+  kPairs = kChunks / 2,         // of chunks, one for the lower lanes and one for the upper
+  kSlotPairs = kPairs / kCtas,  // of Q in one slot
+  kHasRope = kDQk > kDV,        // 64 more columns that only Q K^T sees
+  kRopeChunk = 32,              // half of them: a line of the 64-byte swizzle
   kRopeLineBytes = 64,
-  kRopeBytes = kBlockK * kRopeLineBytes,
   kRopeHalves = 2,
   kRopeSlots = kHasRope ? kStages : 1,
   kTileBytes = kBlockK * kDQk * 2 / kCtas,       // that a block gathers
@@ -79,13 +78,13 @@ enum : int {
   kWarpRows = kBlockK / kGatherWarps,
 
   // Columns of tensor memory.
-  kTensorO = 0,                                // 2 x 128: the products with half of the chunks each
+  kTensorO = 0,  // 2 x 128: the products with half of the chunks each
   kTensorOHalf = 128,
-  kTensorQ = 256,                              // 4 x 32, and 16 of rope
-  kTensorS = 400,                              // a token each
-  kTensorP = 464,                              // two tokens each
+  kTensorQ = 256,  // 4 x 32, and 16 of rope
+  kTensorS = 400,  // a token each
+  kTensorP = 464,  // two tokens each
   kTensorColumns = 512,
-  kLoad = 32,                                  // columns that a thread loads at once
+  kLoad = 32,  // columns that a thread loads at once
 
   kScanLoads = 8,  // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
@@ -99,20 +98,20 @@ static_assert(kHeads == kBlockK, "Q takes slots of the ring");
 
 // ---------------------------------------------------------------- shared memory
 
-// A chunk is 64 rows of 128 bytes with the 128-byte swizzle, a half of rope 64 rows of 64 bytes with
-// the 64-byte swizzle, as TMA writes and tcgen05 reads them.
+// A chunk is 64 rows of 128 bytes with the 128-byte swizzle, a half of rope 64 rows of 64 bytes
+// with the 64-byte swizzle, as TMA writes and tcgen05 reads them.
 struct SharedMemory {
   alignas(1024) bf16 ring[kStages][kSlotChunks][kBlockK][kChunk];
   bf16 rope[kRopeSlots][kRopeHalves][kBlockK][kRopeChunk];
   uint4 exchange[4][kLanes];  // from thread t ^ 64 to thread t
   float maxima[kLanes];
   // Those that the tensor warp waits for count in the first block of a pair, the others in each.
-  unsigned long long full[kStages];   // 4 gather warps and the bytes of kCtas blocks
+  unsigned long long full[kStages];                // 4 gather warps and the bytes of kCtas blocks
   unsigned long long empty[kStages][kSlotHalves];  // 1 commit: half of the rows have been read
-  unsigned long long s_full;          // 1 commit, a tile: S stands
-  unsigned long long s_free;          // 4 warps a block, a tile: S has been read
-  unsigned long long p_full;          // 4 warps a block, a tile: P stands, O is rescaled or read
-  unsigned long long pv_done;         // 1 commit, a tile: P has been read, O stands
+  unsigned long long s_full;                       // 1 commit, a tile: S stands
+  unsigned long long s_free;                       // 4 warps a block, a tile: S has been read
+  unsigned long long p_full;   // 4 warps a block, a tile: P stands, O is rescaled or read
+  unsigned long long pv_done;  // 1 commit, a tile: P has been read, O stands
   unsigned tensor_memory;
 };
 
@@ -158,8 +157,8 @@ __device__ __forceinline__ void wait(const unsigned long long& barrier, int pari
 /// The same for a barrier at which both blocks of a pair arrive.
 __device__ __forceinline__ void wait_for_pair(const unsigned long long& barrier, int parity) {
   if (kCtas == 1) return wait(barrier, parity);
-  while (!mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(shared_address(&barrier),
-                                                                  parity)) {
+  while (
+      !mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(shared_address(&barrier), parity)) {
   }
 }
 
@@ -225,8 +224,9 @@ struct Tile {
   unsigned listed_low = 0, listed_high = 0;
 };
 
-/// The tiles of the items of this block, in order. Every warp walks by itself, over the same indices,
-/// so that all count the same tiles. Loads run ahead: by an item for its end, by a tile for indices.
+/// The tiles of the items of this block, in order. Every warp walks by itself, over the same
+/// indices, so that all count the same tiles. Loads run ahead: by an item for its end, by a tile
+/// for indices.
 struct Walk {
   const Arguments& a;
   int lane;
@@ -408,8 +408,8 @@ __device__ __forceinline__ void mma(unsigned d, unsigned a, unsigned long long b
 
 /// Q from slot `part` of kCtas to tensor memory.
 __device__ __forceinline__ void copy_q(SharedMemory& smem, unsigned tensor, int slot, int part) {
-  const unsigned long long rows =
-      tcgen05_matrix_descriptor_128b(shared_address(&smem.ring[slot][0][0][0]), kUnused, 8 * kLineBytes);
+  const unsigned long long rows = tcgen05_matrix_descriptor_128b(
+      shared_address(&smem.ring[slot][0][0][0]), kUnused, 8 * kLineBytes);
 #pragma unroll
   for (int pair = 0; pair < kSlotPairs; ++pair) {
 #pragma unroll
@@ -433,8 +433,8 @@ __device__ __forceinline__ void copy_q(SharedMemory& smem, unsigned tensor, int 
 /// belong to the lower lanes, and with those of the upper.
 __device__ __forceinline__ void start_qk(SharedMemory& smem, unsigned tensor, int slot) {
   constexpr int kPairBytes = 2 / kCtas * kChunkBytes;
-  const unsigned long long k_chunks =
-      tcgen05_matrix_descriptor_128b(shared_address(&smem.ring[slot][0][0][0]), kUnused, 8 * kLineBytes);
+  const unsigned long long k_chunks = tcgen05_matrix_descriptor_128b(
+      shared_address(&smem.ring[slot][0][0][0]), kUnused, 8 * kLineBytes);
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
@@ -634,9 +634,9 @@ __device__ __forceinline__ void finish(SharedMemory& smem, const Arguments& a, c
     tcgen05_ld_sync_aligned_32x32b_x32_b32(o, lanes + kTensorO + column);
     tcgen05_wait_ld_sync_aligned();
     if (!exists) continue;
-    uint4* out = reinterpret_cast<uint4*>(
-        to.out + result * kDV + column / kTensorOHalf * (2 * kTensorOHalf) + half * kTensorOHalf +
-        column % kTensorOHalf);
+    uint4* out = reinterpret_cast<uint4*>(to.out + result * kDV +
+                                          column / kTensorOHalf * (2 * kTensorOHalf) +
+                                          half * kTensorOHalf + column % kTensorOHalf);
 #pragma unroll
     for (int v = 0; v < kLoad / 8; ++v) {
       unsigned packed[4];

@@ -1,5 +1,5 @@
-// Bulk copies of tiles of tensors (PTX ISA "Data Movement and Conversion Instructions: Tensor copy"),
-// sm_90 and later; gather4 sm_100 and later.
+// Bulk copies of tiles of tensors (PTX ISA "Data Movement and Conversion Instructions: Tensor
+// copy"), sm_90 and later; gather4 sm_100 and later.
 #pragma once
 
 namespace sparsekit::ptx {
@@ -35,8 +35,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_3d_shared_cluster_global_ti
   }
 }
 
-/// cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4 (PTX ISA "cp.async.bulk.tensor"): the
-/// columns from x on of four rows, one below the other, a row that does not exist as zeros.
+/// cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4 (PTX ISA "cp.async.bulk.tensor"):
+/// the columns from x on of four rows, one below the other, a row that does not exist as zeros.
 template <int kCtas>
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_cluster_global_tile_gather4(
     unsigned dst_shared, const TensorMap& map, int x, const int (&rows)[4], unsigned barrier) {

@@ -1,8 +1,8 @@
 // Tensor cores of the fifth generation and their memory (PTX ISA "TensorCore 5th Generation Family
 // Instructions"), sm_100a, sm_103a and their families.
 //
-// An address in tensor memory is a lane (bits 16-31) and a 32-bit column (bits 0-15). Templates take
-// kCtas, the 1 or 2 blocks of `.cta_group`.
+// An address in tensor memory is a lane (bits 16-31) and a 32-bit column (bits 0-15). Templates
+// take kCtas, the 1 or 2 blocks of `.cta_group`.
 #pragma once
 
 namespace sparsekit::ptx {
@@ -15,13 +15,15 @@ template <int kCtas>
 __device__ __forceinline__ void tcgen05_alloc_sync_aligned_shared_cta_b32(unsigned dst_shared,
                                                                           unsigned columns) {
   if (kCtas == 1) {
-    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(dst_shared),
-                 "r"(columns)
-                 : "memory");
+    asm volatile(
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(dst_shared),
+        "r"(columns)
+        : "memory");
   } else {
-    asm volatile("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(dst_shared),
-                 "r"(columns)
-                 : "memory");
+    asm volatile(
+        "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(dst_shared),
+        "r"(columns)
+        : "memory");
   }
 }
 
@@ -55,9 +57,8 @@ __device__ __forceinline__ void tcgen05_dealloc_sync_aligned_b32(unsigned addres
 /// A descriptor of a matrix in shared memory (PTX ISA "Shared memory descriptor") with the 128-byte
 /// swizzle. `leading_bytes` separates 64-column atoms where columns adjoin and is unused where k
 /// does; `stride_bytes` separates groups of eight 128-byte lines.
-__device__ __forceinline__ unsigned long long tcgen05_matrix_descriptor_128b(unsigned shared,
-                                                                             unsigned leading_bytes,
-                                                                             unsigned stride_bytes) {
+__device__ __forceinline__ unsigned long long tcgen05_matrix_descriptor_128b(
+    unsigned shared, unsigned leading_bytes, unsigned stride_bytes) {
   return (shared & 0x3ffff) >> 4 | static_cast<unsigned long long>(leading_bytes >> 4) << 16 |
          static_cast<unsigned long long>(stride_bytes >> 4) << 32 | 1ull << 46 | 2ull << 61;
 }
@@ -113,8 +114,8 @@ __device__ __forceinline__ void tcgen05_mma_cta_group_2_kind_f16(unsigned d, uns
       : "memory");
 }
 
-/// tcgen05.cp.128x256b (PTX ISA "tcgen05.cp"): 32 bytes of each of 128 rows to as many lanes, before
-/// what this thread starts next.
+/// tcgen05.cp.128x256b (PTX ISA "tcgen05.cp"): 32 bytes of each of 128 rows to as many lanes,
+/// before what this thread starts next.
 template <int kCtas>
 __device__ __forceinline__ void tcgen05_cp_128x256b(unsigned d, unsigned long long rows) {
   if (kCtas == 1) {
@@ -149,8 +150,8 @@ __device__ __forceinline__ void tcgen05_fence_before_thread_sync() {
   asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
 
-/// tcgen05.fence::after_thread_sync (PTX ISA "tcgen05.fence"): and those from here on after what the
-/// synchronisation before it has ordered.
+/// tcgen05.fence::after_thread_sync (PTX ISA "tcgen05.fence"): and those from here on after what
+/// the synchronisation before it has ordered.
 __device__ __forceinline__ void tcgen05_fence_after_thread_sync() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
@@ -167,10 +168,10 @@ __device__ __forceinline__ void tcgen05_wait_st_sync_aligned() {
 
 // ---------------------------------------------------------------- loads and stores
 
-/// tcgen05.ld.sync.aligned.32x32b.x32.b32 (PTX ISA "tcgen05.ld"): lane l of the warp gets 32 columns
-/// of the l-th lane from `address` on; ready after tcgen05.wait::ld.
+/// tcgen05.ld.sync.aligned.32x32b.x32.b32 (PTX ISA "tcgen05.ld"): lane l of the warp gets 32
+/// columns of the l-th lane from `address` on; ready after tcgen05.wait::ld.
 __device__ __forceinline__ void tcgen05_ld_sync_aligned_32x32b_x32_b32(unsigned (&d)[32],
-                                                                      unsigned address) {
+                                                                       unsigned address) {
   asm volatile(
       "tcgen05.ld.sync.aligned.32x32b.x32.b32 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, "
@@ -179,9 +180,9 @@ __device__ __forceinline__ void tcgen05_ld_sync_aligned_32x32b_x32_b32(unsigned 
       "%24, %25, %26, %27, %28, %29, %30, %31}, [%32];"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]),
         "=r"(d[7]), "=r"(d[8]), "=r"(d[9]), "=r"(d[10]), "=r"(d[11]), "=r"(d[12]), "=r"(d[13]),
-        "=r"(d[14]), "=r"(d[15]), "=r"(d[16]), "=r"(d[17]), "=r"(d[18]), "=r"(d[19]),
-        "=r"(d[20]), "=r"(d[21]), "=r"(d[22]), "=r"(d[23]), "=r"(d[24]), "=r"(d[25]),
-        "=r"(d[26]), "=r"(d[27]), "=r"(d[28]), "=r"(d[29]), "=r"(d[30]), "=r"(d[31])
+        "=r"(d[14]), "=r"(d[15]), "=r"(d[16]), "=r"(d[17]), "=r"(d[18]), "=r"(d[19]), "=r"(d[20]),
+        "=r"(d[21]), "=r"(d[22]), "=r"(d[23]), "=r"(d[24]), "=r"(d[25]), "=r"(d[26]), "=r"(d[27]),
+        "=r"(d[28]), "=r"(d[29]), "=r"(d[30]), "=r"(d[31])
       : "r"(address)
       : "memory");
 }
@@ -189,30 +190,31 @@ __device__ __forceinline__ void tcgen05_ld_sync_aligned_32x32b_x32_b32(unsigned 
 /// tcgen05.st.sync.aligned.32x32b.x16.b32 (PTX ISA "tcgen05.st"): the other way round; done after
 /// tcgen05.wait::st.
 __device__ __forceinline__ void tcgen05_st_sync_aligned_32x32b_x16_b32(unsigned address,
-                                                                      const unsigned (&s)[16]) {
+                                                                       const unsigned (&s)[16]) {
   asm volatile(
       "tcgen05.st.sync.aligned.32x32b.x16.b32 [%0], {"
       "%1, %2, %3, %4, %5, %6, %7, %8, "
-      "%9, %10, %11, %12, %13, %14, %15, %16};" ::"r"(address), "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3]), "r"(s[4]), "r"(s[5]), "r"(s[6]),
-      "r"(s[7]), "r"(s[8]), "r"(s[9]), "r"(s[10]), "r"(s[11]), "r"(s[12]), "r"(s[13]),
-      "r"(s[14]), "r"(s[15])
+      "%9, %10, %11, %12, %13, %14, %15, %16};" ::"r"(address),
+      "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3]), "r"(s[4]), "r"(s[5]), "r"(s[6]), "r"(s[7]),
+      "r"(s[8]), "r"(s[9]), "r"(s[10]), "r"(s[11]), "r"(s[12]), "r"(s[13]), "r"(s[14]), "r"(s[15])
       : "memory");
 }
 
 /// tcgen05.st.sync.aligned.32x32b.x32.b32 (PTX ISA "tcgen05.st"): the other way round; done after
 /// tcgen05.wait::st.
 __device__ __forceinline__ void tcgen05_st_sync_aligned_32x32b_x32_b32(unsigned address,
-                                                                      const unsigned (&s)[32]) {
+                                                                       const unsigned (&s)[32]) {
   asm volatile(
       "tcgen05.st.sync.aligned.32x32b.x32.b32 [%0], {"
       "%1, %2, %3, %4, %5, %6, %7, %8, "
       "%9, %10, %11, %12, %13, %14, %15, %16, "
       "%17, %18, %19, %20, %21, %22, %23, %24, "
-      "%25, %26, %27, %28, %29, %30, %31, %32};" ::"r"(address), "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3]), "r"(s[4]), "r"(s[5]), "r"(s[6]),
-      "r"(s[7]), "r"(s[8]), "r"(s[9]), "r"(s[10]), "r"(s[11]), "r"(s[12]), "r"(s[13]),
-      "r"(s[14]), "r"(s[15]), "r"(s[16]), "r"(s[17]), "r"(s[18]), "r"(s[19]), "r"(s[20]),
-      "r"(s[21]), "r"(s[22]), "r"(s[23]), "r"(s[24]), "r"(s[25]), "r"(s[26]), "r"(s[27]),
-      "r"(s[28]), "r"(s[29]), "r"(s[30]), "r"(s[31])
+      "%25, %26, %27, %28, %29, %30, %31, %32};" ::"r"(address),
+      "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3]), "r"(s[4]), "r"(s[5]), "r"(s[6]), "r"(s[7]),
+      "r"(s[8]), "r"(s[9]), "r"(s[10]), "r"(s[11]), "r"(s[12]), "r"(s[13]), "r"(s[14]), "r"(s[15]),
+      "r"(s[16]), "r"(s[17]), "r"(s[18]), "r"(s[19]), "r"(s[20]), "r"(s[21]), "r"(s[22]),
+      "r"(s[23]), "r"(s[24]), "r"(s[25]), "r"(s[26]), "r"(s[27]), "r"(s[28]), "r"(s[29]),
+      "r"(s[30]), "r"(s[31])
       : "memory");
 }
 
