@@ -17,6 +17,7 @@ from conftest import ROOT
 STUB = ROOT / "tests" / "stub_driver"
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
 CUDA, TRITON = str(KERNELS / "scale_cu"), str(KERNELS / "scale_triton")
+MAPPED = str(KERNELS / "scale_mapped")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(
     COMPILER is None, reason="no C compiler to build the stub driver with"
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.skipif(
 
 CUDA_PARAMS = "0:8,8:8,16:8,24:4,28:4"
 TRITON_PARAMS = "0:8,8:8,16:8,24:4,28:4,32:8,40:8"
+MAPPED_PARAMS = "0:4,48:128,176:8,184:4"
 SHARED_ATTRIBUTE = 8
+FLOAT32_MAP, SWIZZLE_128B_MAP, L2_256B_MAP = 7, 3, 3  # of cuTensorMapEncodeTiled
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +115,26 @@ def test_everything_arrives(call):
 def test_a_kernel_is_loaded_once(call):
     _, calls = call(calls=3)
     assert [c["call"] for c in calls] == ["load", "kernel", "launch", "launch", "launch"]
+
+
+def test_a_tensor_map_is_made_of_the_call_s_tensor(call):
+    answer, calls = call(MAPPED, {"STUB_PARAMS": MAPPED_PARAMS}, row_stride=72, calls=2)
+    (made,) = [c for c in calls if c["call"] == "map"]  # the second call's is the same
+    assert made == {
+        "call": "map", "type": FLOAT32_MAP, "address": answer["x"], "swizzle": SWIZZLE_128B_MAP,
+        "promotion": L2_256B_MAP, "others": [0, 0],
+        # elements and bytes between them; the box, every element of it
+        "axes": [[64, 0, 32, 1], [7, 288, 1, 1]],
+    }  # fmt: skip
+    for launched in launches(calls):
+        columns, in_map, _, alpha = launched["arguments"]
+        assert (columns, in_map, alpha) == (64, answer["x"], float_bits(1.5))
+
+
+def test_a_map_that_the_driver_refuses_is_told(call):
+    answer, _ = call(MAPPED, {"STUB_PARAMS": MAPPED_PARAMS, "STUB_MAP": "1"})
+    assert "making a tensor map of" in answer["error"]
+    assert "CUDA_ERROR_INVALID_VALUE" in answer["error"]
 
 
 def test_triton_gets_its_two_scratch_pointers(call):

@@ -13,6 +13,8 @@ from sparsekit.errors import UsageError
 from sparsekit.kernel_folders import check_case
 from sparsekit.model.op import Case, Op, with_settings
 
+from sparsekit.store.notes import Notes
+
 if TYPE_CHECKING:
     from sparsekit.operators.operator import Operator
 
@@ -53,9 +55,12 @@ def operator_of(
 
     driver: that emulates; without it the GPU's.
     """
+    from sparsekit.operators.first_use import FirstUse
     from sparsekit.operators.operator import Operator
 
+    root = session.store.root
+    first_use = None if driver else FirstUse(Notes(root), ("--cache-dir", str(root.absolute())))
     return Operator(
         choices[0].op, choices, session.planner, session.store, build=build, note=say,
-        driver=driver,
+        driver=driver, first_use=first_use,
     )  # fmt: skip

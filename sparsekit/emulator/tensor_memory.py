@@ -158,7 +158,11 @@ class TensorMemory:
             table = self._reads[agent] = np.zeros(self._writer.shape, np.int32)
         table[region.index] = self._machine.clocks.stamp() | agent
 
-    def note_write(self, region: Region, agent: int, at: int, thread: int) -> None:
+    def note_write(
+        self, region: Region, agent: int, at: int, thread: int, *, released: bool = False
+    ) -> None:
+        """An agent writes cells. released: they are given back, which is no asynchronous operation
+        and needs no fence behind loads."""
         if not self._checks:
             return
         clocks = self._machine.clocks
@@ -169,6 +173,8 @@ class TensorMemory:
                 late = table[region.index] > known[reader]
                 if np.count_nonzero(late):
                     self._report("writes", late, region, reader, "reads", at, thread)
+                if self._fences and not released:
+                    self._check_read_fences(table[region.index], region, reader, at, thread)
         self._writer[region.index] = clocks.stamp() | agent
         self._written_at[region.index] = at
 
@@ -210,6 +216,23 @@ class TensorMemory:
             text = (
                 f"{does} cells of tensor memory written in PTX line {line} by another warp; no "
                 "tcgen05.fence::before_thread_sync follows that, or no after_thread_sync precedes"
+            )
+            self._machine.fault("tensor-fence", text, at, thread)
+
+    def _check_read_fences(
+        self, stamps: Array, region: Region, reader: int, at: int, thread: int
+    ) -> None:
+        """The same of what another warp has read (PTX ISA, Non-pipelined instructions, different
+        thread: a load, its wait, a fence on each side, then the product)."""
+        clocks = self._machine.clocks
+        row = thread // WARP
+        late = (stamps > clocks.ordered[row][reader]) & (stamps <= clocks.known[row][reader])
+        if np.count_nonzero(late):
+            kind, number = clocks.agent(reader)
+            text = (
+                f"writes cells of tensor memory that {KINDS[kind]} {number} has read; no "
+                "tcgen05.fence::before_thread_sync follows that, or no after_thread_sync precedes, "
+                f"{self._at(late, region)}"
             )
             self._machine.fault("tensor-fence", text, at, thread)
 

@@ -20,6 +20,7 @@ from sparsekit.model.arch import (
     parse_arch,
 )
 from sparsekit.model.call import Call
+from sparsekit.model.tensor_map import MAP_BYTES, is_map
 
 Lang = Literal["cuda", "triton"]
 Constant = int | float | bool | str
@@ -47,7 +48,8 @@ POINTER_BYTES = 8
 class Arg:
     """One run-time argument of an entry, in the order of its signature.
 
-    type: `*bf16` (a pointer), `i32`, `i64`, `fp32`; `{kv}` stands for tensor kv's element type.
+    type: `*bf16` (a pointer), `i32`, `i64`, `fp32`; `{kv}` stands for tensor kv's element type;
+    `tensormap(AXES; BOX; SWIZZLE)` (`model.tensor_map`) is a map of the tensor that source names.
     source: what is passed: a tensor of the op, `tensor.stride(i)` in elements, a dim, a scalar, or
     a name in the launch's values or scratch; the argument's own name when left out.
     divisible_by: a promise made in every instance: the address in bytes, or the integer, is a
@@ -67,6 +69,15 @@ class Arg:
     @property
     def is_pointer(self) -> bool:
         return self.type.startswith("*")
+
+    @property
+    def is_map(self) -> bool:
+        return is_map(self.type)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it stands for a tensor, so that its value is an address or follows from one."""
+        return self.is_pointer or self.is_map
 
 
 @dataclass(frozen=True)
@@ -282,4 +293,6 @@ def type_bytes(arg_type: str) -> int:
     """The size in bytes of an argument of that type, as the kernel receives it."""
     if arg_type.startswith("*"):
         return POINTER_BYTES
+    if is_map(arg_type):
+        return MAP_BYTES
     return ELEMENT_BYTES[arg_type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from keyword import iskeyword
 from pathlib import Path
@@ -15,6 +15,7 @@ from sparsekit.model.fields import type_problems
 from sparsekit.model.kernel import (
     ELEMENT_BYTES,
     TENSOR_TYPES,
+    Arg,
     Entry,
     Instance,
     Kernel,
@@ -24,6 +25,7 @@ from sparsekit.model.kernel import (
     passed_args,
 )
 from sparsekit.model.op import RETURN_PREFIX, TAGS, Op, Tensor
+from sparsekit.model.tensor_map import map_type
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STRIDE = re.compile(r"(?P<tensor>\w+)\.stride\((?P<axis>\d+)\)")
@@ -139,7 +141,12 @@ def _argument_problems(kernel: Kernel) -> Iterable[str]:
 
 def _passed_problems(entry: Entry, instance: Instance) -> Iterable[str]:
     for arg in entry.args:
-        if not _ARG_TYPE.fullmatch(arg.type):
+        if arg.is_map and map_type(arg.type) is None:
+            yield (
+                f"{entry.name}: argument {arg.name}: expected tensormap(AXES; BOX; SWIZZLE), as "
+                f"tensormap(1,0; 64,8; 128B), found {arg.type!r}"
+            )
+        elif not arg.is_map and not _ARG_TYPE.fullmatch(arg.type):
             yield f"{entry.name}: argument {arg.name} has unknown type {arg.type!r}"
         if ".stride(" in arg.bound_to and not _STRIDE.fullmatch(arg.bound_to):
             yield f"{entry.name}: {arg.name}: expected TENSOR.stride(AXIS), found {arg.bound_to!r}"
@@ -151,7 +158,7 @@ def _passed_problems(entry: Entry, instance: Instance) -> Iterable[str]:
         yield f"{entry.name}: instance {instance.name!r} gives no element type for {error}"
         return
     for arg in args:
-        if arg.type.removeprefix("*") not in ELEMENT_BYTES:
+        if not arg.is_map and arg.type.removeprefix("*") not in ELEMENT_BYTES:
             yield f"{entry.name}: argument {arg.name} has unknown type {arg.type!r}"
 
 
@@ -180,6 +187,8 @@ def _stranger_problems(kernel: Kernel, op: Op) -> Iterable[str]:
     for entry in kernel.entries:
         for arg in entry.args:
             match = _STRIDE.fullmatch(arg.bound_to)
+            if arg.is_map:
+                yield from _map_strangers(entry, arg, tensors, op)
             if match and match["tensor"] not in tensors:
                 yield f"{entry.name}: {arg.name}: {op.name} has no tensor {match['tensor']!r}"
             elif match and int(match["axis"]) >= len(tensors[match["tensor"]].shape):
@@ -195,6 +204,14 @@ def _stranger_problems(kernel: Kernel, op: Op) -> Iterable[str]:
                 yield f"instance {instance.name!r}: {name} of {op.name} is {known}, never {dtype!r}"
         for name in sorted(set(instance.constants) - facts):
             yield f"instance {instance.name!r}: {op.name} has no dim, scalar or has_X {name!r}"
+
+
+def _map_strangers(entry: Entry, arg: Arg, tensors: Mapping[str, Tensor], op: Op) -> Iterable[str]:
+    kind, tensor = map_type(arg.type), tensors.get(arg.bound_to)
+    if tensor is None:
+        yield f"{entry.name}: {arg.name}: {op.name} has no tensor {arg.bound_to!r}"
+    elif kind is not None and max(kind.axes) >= len(tensor.shape):
+        yield f"{entry.name}: {arg.name}: {arg.bound_to} has no axis {max(kind.axes)}"
 
 
 def _dtypes_of(tensor: Tensor) -> frozenset[str]:

@@ -17,11 +17,13 @@ from sparsekit.emulator import (
     Piece,
     Report,
     Schedule,
+    TensorMap,
     load,
 )
 from sparsekit.errors import GpuError
 from sparsekit.model.arch import SHARED_BYTES_OPTIN, Arch, Capability
 from sparsekit.model.call import Device
+from sparsekit.model.tensor_map import MapFacts
 from sparsekit.runtime.driver import KernelHandle
 from sparsekit.runtime.tensors import placement
 
@@ -104,6 +106,11 @@ class EmulatedDriver:
         ]
         call.host = HostMemory(call.memory, pieces)
         return call.host.addresses
+
+    def tensor_map(self, facts: MapFacts, address: int) -> bytes:
+        return TensorMap(
+            address, facts.dtype, facts.dims, facts.box, facts.stride_bytes, swizzle=facts.swizzle
+        ).packed()
 
     def launch_config(
         self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,

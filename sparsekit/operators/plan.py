@@ -8,8 +8,9 @@ from typing import Any
 
 from sparsekit.errors import SpecError
 from sparsekit.model.call import Call, Device, packed_strides
-from sparsekit.model.kernel import passed_args
+from sparsekit.model.kernel import ELEMENT_BYTES, Arg, passed_args
 from sparsekit.model.op import Op
+from sparsekit.model.tensor_map import MapFacts, map_facts, map_type
 from sparsekit.operators.acquire import Acquirer, Prepared
 from sparsekit.operators.arguments import Arguments, checked_call, output_dtype, shape_of
 from sparsekit.runtime import tensors as torch_tensors
@@ -96,18 +97,25 @@ def plan_launch(op: Op, call: Call, acquirer: Acquirer, loader: Loader) -> Launc
     for step in candidate.launches:
         kernel = candidate.kernel
         args = passed_args(kernel.entry(step.entry), candidate.instance)
-        numbers = {a.name: argument_number(kernel, a, step, call) for a in args if not a.is_pointer}
-        pointers = {a.name: a.bound_to for a in args if a.is_pointer}
+        numbers = {a.name: argument_number(kernel, a, step, call) for a in args if not a.is_tensor}
+        pointers = {a.name: a.bound_to for a in args if a.is_tensor}
+        maps = {a.name: _facts_of_map(a, call) for a in args if a.is_map}
         for name in sorted(set(pointers.values()) - buffers):
             raise SpecError(
                 f"{kernel.spec_file}: {step.entry} takes a pointer to {name!r}, "
                 f"which is no tensor of {op.name} and no scratch of the launch"
             )
         loaded = prepared.entries[step.entry]
-        launches.append(BoundLaunch(loader.driver, loaded, step.grid, numbers, pointers))
+        launches.append(BoundLaunch(loader.driver, loaded, step.grid, numbers, pointers, maps))
         if scratch_bytes := loaded.record.global_scratch_bytes * _product(step.grid):
             scratch["global_scratch"] = Buffer("global_scratch", (scratch_bytes,), "u8")
     return LaunchPlan(prepared, loader.driver, tuple(scratch.values()), tuple(launches))
+
+
+def _facts_of_map(arg: Arg, call: Call) -> MapFacts | None:
+    kind = map_type(arg.type)
+    assert kind is not None, "the spec was checked"
+    return map_facts(kind, call, arg.bound_to, ELEMENT_BYTES[call.dtypes[arg.bound_to]])
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from sparsekit.model.call import Device
+from sparsekit.model.tensor_map import MapFacts
 from sparsekit.runtime.driver import KernelHandle
 
 
@@ -34,6 +35,9 @@ class DeviceDriver(Protocol):
 
     def addresses(self, tensors: Mapping[str, Any], written: frozenset[str]) -> dict[str, int]:
         """Where kernels see each tensor, for the launches up to `finish`. written: the outputs."""
+
+    def tensor_map(self, facts: MapFacts, address: int) -> bytes:
+        """The tensor map of a tensor at that address, as kernels take it."""
 
     def launch_config(
         self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,

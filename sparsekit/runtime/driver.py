@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from sparsekit.errors import GpuError, first_line
 from sparsekit.model.call import Device
+from sparsekit.model.tensor_map import MAP_BYTES, MapFacts
 
 DEFAULT_SHARED_BYTES = 48 * 1024  # static and dynamic; above it a kernel must be told that it may
 _RELEASE_FILE = Path("/proc/driver/nvidia/version")
@@ -25,6 +26,11 @@ _PTX_VERSION = re.compile(r"^\s*\.version\s+(\S+)", re.MULTILINE)
 # CUDA graph, which outlives the operator that it was captured from, would be left without its code.
 _LIBRARIES: dict[bytes, Any] = {}
 _LIBRARIES_LOCK = threading.Lock()
+_MAP_TYPES = {
+    "bf16": "BFLOAT16", "fp16": "FLOAT16", "fp32": "FLOAT32", "fp64": "FLOAT64",
+    "i16": "UINT16", "i32": "INT32", "i64": "INT64",
+}  # fmt: skip
+_BYTE_MAP_TYPE = "UINT8"  # of all element types of one byte
 _ADVICE = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the cubin is for another arch; sparsekit build --arch native",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the driver is older than the compiler; "
@@ -160,6 +166,28 @@ class Driver:
 
     def finish(self) -> None:
         """Results are in place when the stream has got there."""
+
+    def tensor_map(self, facts: MapFacts, address: int) -> bytes:
+        """What lies outside of the tensor is zero; a copy fetches whole 256-byte lines into L2."""
+        cu, prefix = self._cu, "CU_TENSOR_MAP_"
+        dtype = getattr(
+            cu.CUtensorMapDataType,
+            f"{prefix}DATA_TYPE_{_MAP_TYPES.get(facts.dtype, _BYTE_MAP_TYPE)}",
+        )
+        found = self._check(
+            cu.cuTensorMapEncodeTiled(
+                dtype, len(facts.dims), address,
+                [cu.cuuint64_t(n) for n in facts.dims],
+                [cu.cuuint64_t(n) for n in facts.stride_bytes],
+                [cu.cuuint32_t(n) for n in facts.box], [cu.cuuint32_t(1)] * len(facts.dims),
+                cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                getattr(cu.CUtensorMapSwizzle, f"{prefix}SWIZZLE_{facts.swizzle.upper()}"),
+                cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            ),
+            f"making a tensor map of {facts}",
+        )  # fmt: skip
+        return ctypes.string_at(found.getPtr(), MAP_BYTES)
 
     def launch_config(
         self, grid: Sequence[int], threads: int, cluster: Sequence[int] | None, shared_bytes: int,

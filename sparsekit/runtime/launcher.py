@@ -14,6 +14,7 @@ from typing import Any
 
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError
 from sparsekit.model.artifact import EntryRecord, Param
+from sparsekit.model.tensor_map import MAP_BYTES, MapFacts, is_map
 from sparsekit.runtime.device_driver import DeviceDriver
 from sparsekit.runtime.loader import Loaded
 
@@ -29,19 +30,23 @@ _FLOATS: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 MAX_GRID = (2**31 - 1, 65535, 65535)
 _KEPT_STREAMS = 64
+_KEPT_MAPS = 64
 
 
 class BoundLaunch:
     """One launch of a loaded entry with everything fixed but the addresses and the stream.
 
     numbers: the values of scalar parameters by name. pointers: for each pointer parameter the name
-    of the tensor that it gets. Raises ArgumentError for a broken promise or a value out of range,
+    of the tensor that it gets, and for each tensor map that of the tensor that it is of. maps: of
+    tensor maps all but the address; None of a tensor without elements.
+    Raises ArgumentError for a broken promise or a value out of range,
     GpuError for a grid that no GPU takes. Safe to use from several threads.
     """
 
     def __init__(
         self, driver: DeviceDriver, loaded: Loaded, grid: Sequence[int],
         numbers: Mapping[str, int | float], pointers: Mapping[str, str],
+        maps: Mapping[str, MapFacts | None] | None = None,
     ) -> None:  # fmt: skip
         record = loaded.record
         check_grid(record.entry, grid)
@@ -53,8 +58,10 @@ class BoundLaunch:
         self._configs: dict[int, Any] = {}
         self._cells: list[Any] = []
         self._slots: list[tuple[int, str, Param, int]] = []
+        self._maps = dict(maps or {})
+        self._map_cells: dict[tuple[str, int], Any] = {}
         for index, param in enumerate(record.params):
-            if param.type.startswith("*"):
+            if param.type.startswith("*") or is_map(param.type):
                 tensor = pointers.get(param.name, param.name)
                 self._slots.append((index, tensor, param, promised.get(param.name, 1)))
                 self._cells.append(None)
@@ -72,9 +79,24 @@ class BoundLaunch:
             address = addresses.get(tensor, 0)
             if address % divisor:
                 raise _broken_promise(self.record.entry, param.name, divisor, address)
-            cells[index] = ctypes.c_void_p(address)
+            if is_map(param.type):
+                cells[index] = self._map_cell(param.name, address)
+            else:
+                cells[index] = ctypes.c_void_p(address)
         config = self._configs.get(stream) or self._new_config(stream)
         self._driver.launch(config, self._loaded.handle, cells, self._what)
+
+    def _map_cell(self, name: str, address: int) -> Any:
+        """The map at that address; none, which is 128 zero bytes, of a tensor without elements."""
+        found = self._map_cells.get((name, address))
+        if found is None:
+            if len(self._map_cells) >= _KEPT_MAPS:
+                self._map_cells.clear()
+            facts = self._maps[name]
+            data = bytes(MAP_BYTES) if facts is None else self._driver.tensor_map(facts, address)
+            found = (ctypes.c_uint8 * MAP_BYTES).from_buffer_copy(data)
+            self._map_cells[name, address] = found
+        return found
 
     def _new_config(self, stream: int) -> Any:
         record = self.record

@@ -12,6 +12,7 @@ from sparsekit.errors import SpecError
 from sparsekit.model.arch import Arch, format_capability
 from sparsekit.model.call import Call, packed_strides
 from sparsekit.model.kernel import (
+    ELEMENT_BYTES,
     Arg,
     Entry,
     Instance,
@@ -21,6 +22,7 @@ from sparsekit.model.kernel import (
     Variant,
     passed_args,
 )
+from sparsekit.model.tensor_map import map_problem, map_type
 from sparsekit.model.validate import launch_problems
 from sparsekit.spec_file import ask
 
@@ -115,6 +117,8 @@ def _misfit(candidate: Candidate, call: Call) -> str | None:
         args = passed_args(entry, instance)
         if reason := _other_type(entry, args, call) or _fixed_stride(args, call):
             return reason
+        if reason := _no_map(args, call):
+            return reason
         if reason := _broken_promise(candidate.kernel, instance, launch, call):
             return reason
     return None
@@ -155,6 +159,17 @@ def _fixed_stride(args: Sequence[Arg], call: Call) -> str | None:
     return None
 
 
+def _no_map(args: Sequence[Arg], call: Call) -> str | None:
+    """A tensor that cannot be seen as an entry's tensor map has it."""
+    for arg in args:
+        kind = map_type(arg.type) if arg.is_map else None
+        if kind is not None and arg.bound_to in call.shapes:
+            size = ELEMENT_BYTES[call.dtypes[arg.bound_to]]
+            if reason := map_problem(kind, call, arg.bound_to, size):
+                return reason
+    return None
+
+
 def _broken_promise(kernel: Kernel, instance: Instance, launch: Launch, call: Call) -> str | None:
     entry = kernel.entry(launch.entry)
     args = {a.name: a for a in passed_args(entry, instance)}
@@ -168,7 +183,7 @@ def _broken_promise(kernel: Kernel, instance: Instance, launch: Launch, call: Ca
 
 def _known_value(kernel: Kernel, arg: Arg, launch: Launch, call: Call) -> int | None:
     """An integer's value, or what is known of an address: the power of two that divides it."""
-    if arg.is_pointer:
+    if arg.is_tensor:
         return call.alignments.get(arg.bound_to)  # absent: null, or scratch of our own
     value = argument_number(kernel, arg, launch, call)
     return value if isinstance(value, int) else None
@@ -189,7 +204,7 @@ def argument_number(kernel: Kernel, arg: Arg, launch: Launch, call: Call) -> int
 
 def broken_promise_text(arg: Arg, promise: Promise, value: int) -> str:
     """One sentence: what was promised of which argument, and what was found."""
-    if arg.is_pointer:
+    if arg.is_tensor:
         return (
             f"it assumes {arg.bound_to} at a multiple of {promise.divisible_by} bytes, "
             f"found an address divisible by {value & -value if value else 0} only"

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "kernels"
+OWN_HEADERS = Path(__file__).parents[2] / "kernels_cu" / "include"
 
 
 @cache
@@ -18,6 +19,7 @@ def compiled(name: str, arch: str, *edits: tuple[str, str]) -> str:
         assert source.count(old) == 1, old
         source = source.replace(old, new)
     headers = {p.name: p.read_bytes() for p in SOURCES.glob("*.cuh")}
+    headers |= {str(p.relative_to(OWN_HEADERS)): p.read_bytes() for p in OWN_HEADERS.rglob("*.cuh")}
     result, program = nvrtc.nvrtcCreateProgram(
         source.encode(), name.encode(), len(headers), list(headers.values()),
         [header.encode() for header in headers],

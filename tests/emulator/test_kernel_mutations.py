@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
 import pytest
 import torch
+from own_kernel import EditingDriver
 
 from sparsekit import settings as settings_module
 from sparsekit.aot.plan import Planner
@@ -18,7 +18,6 @@ from sparsekit.check.subject import arguments_of
 from sparsekit.discover import Catalog
 from sparsekit.emulator import FaultError, Report
 from sparsekit.model.arch import parse_arch
-from sparsekit.operators.emulated_driver import EmulatedDriver
 from sparsekit.operators.operator import Operator
 from sparsekit.store.open import open_store
 from sparsekit.toolchain.find import Toolchains
@@ -59,15 +58,6 @@ def why_redundant(what: str, line: int, text: str) -> str | None:
     if "wait_group" not in later and "mma.sync" not in later:
         return "Triton drains behind its loop, where nothing is in flight or read any more"
     return None
-
-
-class EditingDriver(EmulatedDriver):
-    """Changes PTX before it loads it."""
-
-    edit: Callable[[str], str] = str
-
-    def load(self, image, entry, what):
-        return super().load(self.edit(image.decode()).encode(), entry, what)
 
 
 @pytest.fixture(scope="session")

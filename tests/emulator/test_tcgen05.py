@@ -487,3 +487,29 @@ def test_fences_between_warps():
     assert found(before="") == ["tensor-fence"]
     assert found(after="") == ["tensor-fence"]
     assert found(before="", after="", checks=CHECKS) == []
+
+
+def test_fences_between_a_load_and_what_overwrites_it():
+    """Warps 0 and 4 have the same lanes: 0 loads between two stores of 4 (PTX ISA, Non-pipelined
+    instructions, different thread)."""
+    meet = f"{FENCES[0]} bar.sync 0; {FENCES[1]}"
+    store = (
+        "setp.lt.u32 p5, tid, 128; @p5 bra NAME; setp.ge.u32 p5, tid, 160; @p5 bra NAME;"
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [r1], {w0};" + WAIT_ST + "NAME: "
+    )
+    body = (
+        ".reg .b32 w<64>;" + ALLOC + "mov.u32 w0, 5;" + store.replace("NAME", "B0") + meet
+        + "@!p4 bra B1; tcgen05.ld.sync.aligned.32x32b.x1.b32 {w1}, [r1];" + WAIT_LD
+        + "B1: {before} bar.sync 0; {after}" + store.replace("NAME", "B2") + meet + FREE
+    )  # fmt: skip
+    strict = [*CHECKS, "tensor-fence"]
+
+    def found(before=FENCES[0], after=FENCES[1]):
+        text = body.replace("{before}", before).replace("{after}", after)
+        faults = run_block(text, {}, 256, shared=SHARED, checks=strict)[0].faults
+        return [(f.kind, f.message.partition(";")[0]) for f in faults]
+
+    read = "writes cells of tensor memory that tcgen05.ld of warp 0 has read"
+    assert found() == []
+    assert found(before="") == [("tensor-fence", read)]
+    assert found(after="") == [("tensor-fence", read)]

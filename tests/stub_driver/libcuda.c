@@ -1,7 +1,7 @@
 // A libcuda.so.1 that does nothing but write down what it is asked for: one JSON object a line in $STUB_LOG.
 // $STUB_DEVICES: devices as "9.0 8.6" (empty: cuInit fails with 100). $STUB_PARAMS: "offset:size,..." of the entry.
 // $CUDA_VISIBLE_DEVICES: as the driver takes it: which of them, in which order.
-// $STUB_LAUNCH, $STUB_LOAD: the result codes of launches and loads; $STUB_PARAM_ERROR: of a parameter that is not there. $STUB_HANG: cuInit never returns.
+// $STUB_LAUNCH, $STUB_LOAD, $STUB_MAP: the result codes of launches, loads and tensor maps; $STUB_PARAM_ERROR: of a parameter that is not there. $STUB_HANG: cuInit never returns.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { kSuccess = 0, kInvalidValue = 1, kNoDevice = 100, kInvalidImage = 200 };
 enum { kAttributeMajor = 75, kAttributeMinor = 76, kAttributeSms = 16, kAttributeSharedOptin = 97 };
-enum { kMaxDevices = 8, kMaxParams = 64, kParamBytesShown = 8 };
+enum { kMaxDevices = 8, kMaxParams = 64, kParamBytesShown = 8, kMapBytes = 128, kMapMark = 0x4d };
 
 static int device_count(int major[], int minor[]) {
   const char* text = getenv("STUB_DEVICES");
@@ -122,6 +122,19 @@ static int launch(const struct Config* config, void* kernel, void** arguments, v
   return code("STUB_LAUNCH");
 }
 
+// The map is the address, then bytes that nothing else has.
+static int encode_map(void* map, int type, unsigned rank, void* address, const uint64_t* dims, const uint64_t* strides,
+                      const unsigned* box, const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
+  memset(map, kMapMark, kMapBytes);
+  memcpy(map, &address, sizeof address);
+  note("{\"call\": \"map\", \"type\": %d, \"address\": %llu, \"swizzle\": %d, \"promotion\": %d, \"others\": [%d, %d]", type,
+       (unsigned long long)(uintptr_t)address, swizzle, promotion, interleave, fill);
+  for (unsigned i = 0; i < rank; ++i)
+    note("%s[%llu, %llu, %u, %u]%s", i ? ", " : ", \"axes\": [", (unsigned long long)dims[i],
+         i ? (unsigned long long)strides[i - 1] : 0ull, box[i], steps[i], i + 1 == rank ? "]}\n" : "");
+  return code("STUB_MAP");
+}
+
 static int error_text(int error, const char** text) { *text = "an error of the stub"; return kSuccess; }
 
 int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, int* status) {
@@ -130,7 +143,7 @@ int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t
       {"cuDeviceGet", get_device}, {"cuDeviceGetName", get_name}, {"cuDeviceGetAttribute", get_attribute},
       {"cuLibraryLoadData", library_load}, {"cuLibraryGetKernel", library_kernel},
       {"cuKernelSetAttribute", set_attribute}, {"cuKernelGetParamInfo", param_info},
-      {"cuLaunchKernelEx", launch}, {"cuGetErrorName", error_text}, {"cuGetErrorString", error_text},
+      {"cuTensorMapEncodeTiled", encode_map}, {"cuLaunchKernelEx", launch}, {"cuGetErrorName", error_text}, {"cuGetErrorString", error_text},
       {"cuGetProcAddress", cuGetProcAddress_v2},
   };
   if (status) *status = 0;

@@ -34,12 +34,12 @@ def prefill_call(h_q: int = 64, **changed: tuple[int, ...]) -> Call:
     )
 
 
-def decisions(call: Call, reference: str = "sparse_prefill") -> list[Decision]:
+def decisions(call: Call, reference: str = "cu/sparse_prefill") -> list[Decision]:
     (choice,) = Catalog().resolve([reference])
     return list(decide([(choice.kernel, choice.variants)], call))
 
 
-def taken(call: Call, reference: str = "sparse_prefill") -> str | None:
+def taken(call: Call, reference: str = "cu/sparse_prefill") -> str | None:
     return next((d.subject for d in decisions(call, reference) if d.taken), None)
 
 

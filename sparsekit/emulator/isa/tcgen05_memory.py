@@ -101,7 +101,8 @@ def free(c: Convoy, address: Array, counts: Array, mask: Array | None, at: int) 
             region = memory.region(
                 memory.block_of(thread), np.arange(LANES), column, count, at, thread
             )
-            memory.note_write(region, agent_of(c, thread, TENSOR_AGENT), at, thread)
+            agent = agent_of(c, thread, TENSOR_AGENT)
+            memory.note_write(region, agent, at, thread, released=True)
             memory.forget(region)
         memory.free(thread, column, count, at)
 

@@ -1,0 +1,99 @@
+"""One variant of one of our kernels in the emulator, on cases that a test makes up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from sparsekit import settings as settings_module
+from sparsekit.aot.plan import Planner
+from sparsekit.check.compare import compare_to_reference
+from sparsekit.check.placement import place_inputs
+from sparsekit.check.subject import arguments_of
+from sparsekit.discover import Catalog
+from sparsekit.emulator import FaultError, Report, Schedule
+from sparsekit.model import Case
+from sparsekit.model.arch import parse_arch
+from sparsekit.operators.emulated_driver import EmulatedDriver
+from sparsekit.operators.operator import Operator
+from sparsekit.store.open import open_store
+from sparsekit.toolchain.find import Toolchains
+
+
+class EditingDriver(EmulatedDriver):
+    """Changes PTX before it loads it."""
+
+    edit: Callable[[str], str] = str
+
+    def load(self, image: bytes, entry: str, what: str) -> Any:
+        return super().load(self.edit(image.decode()).encode(), entry, what)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run gave. wrong: by output, how it differs from float64 beyond the tolerance."""
+
+    reports: tuple[Report, ...]
+    outputs: dict[str, torch.Tensor]
+    wrong: dict[str, str]
+    stopped: bool
+
+    @property
+    def faults(self) -> list[str]:
+        return [f"{f.kind}: {f.message}" for r in self.reports for f in r.faults]
+
+
+class OwnKernel:
+    """A variant for one arch, compiled into a store of the test's."""
+
+    def __init__(self, reference: str, arch: str, store: Any) -> None:
+        (self._choice,) = Catalog().resolve([reference])
+        self._arch = parse_arch(arch)
+        planner = Planner(Toolchains(settings_module.load(cache_dir=store)))
+        self._operator_of = lambda driver: Operator(
+            self._choice.op, [self._choice], planner, open_store(store, print), driver=driver
+        )
+
+    def case(self, base: str, dims: dict[str, int], **options: object) -> Case:
+        """A case of the op with other sizes and options."""
+        case = next(c for c in self._choice.op.cases if c.name == base)
+        return replace(
+            case, dims={**case.dims, **dims}, options={**case.options, **options}, emulated={}
+        )
+
+    def ptx(self, case: Case) -> str:
+        """What the variant is for the case's instance."""
+        texts: list[str] = []
+        self.run(case, edit=lambda text: texts.append(text) or text)
+        return texts[0]
+
+    def run(
+        self, case: Case, schedule: Schedule | None = None, checks: Iterable[str] | None = None,
+        edit: Callable[[str], str] = str,
+    ) -> Run:  # fmt: skip
+        op = self._choice.op
+        driver = EditingDriver(
+            self._arch.compute_capability, self._arch, schedule=schedule, checks=checks
+        )
+        driver.edit = edit
+        module = import_module(f"sparsekit.ops.{op.name}.reference")
+        inputs = place_inputs(module.make_inputs(case, "random"), case, torch.device("cpu"))
+        arguments = replace(arguments_of(op, inputs, {}), outputs=tuple(o.name for o in op.outputs))
+        outputs: dict[str, torch.Tensor] = {}
+        stopped = True
+        with contextlib.suppress(FaultError):
+            outputs = self._operator_of(driver).run(arguments)
+            stopped = False
+        expected = module.reference(inputs)
+        bounds = module.tolerance(inputs, expected)
+        checked = {
+            name: compare_to_reference(found, expected[name], bounds[name])
+            for name, found in outputs.items()
+        }
+        wrong = {name: str(check.problem) for name, check in checked.items() if not check.ok}
+        return Run(tuple(done.report for done in driver.launched), outputs, wrong, stopped)
