@@ -1,0 +1,81 @@
+"""What every kernel of sparse_prefill that walks items by itself must be: cases and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from own_kernel import OwnKernel, Run
+from sync_mutants import executed, mutants
+
+from sparsekit.emulator import CHECKS, STRICT_CHECKS, Schedule
+from sparsekit.model import Case
+
+STRICTEST = [*CHECKS, *STRICT_CHECKS]
+LAZY, EAGER = Schedule("lazy"), Schedule("eager")
+SEEDS = 20
+_MIXED = {"indices": "mixed", "sink": "special", "q_pad": 8, "kv_pad": 24, "indices_offset": 1}
+# s_q 7: every layout of `mixed` once; of 520 columns one key stands more than 512 before the end.
+CASES = {
+    "mixed": ({"s_q": 7, "s_kv": 600, "topk": 520}, {**_MIXED, "scale": 0.5}),
+    "short": ({"s_q": 3, "s_kv": 100, "topk": 90}, {"indices": "mixed", "scale": 0.5}),
+    "length": ({"s_q": 5, "s_kv": 300, "topk": 130}, {**_MIXED, "topk_length": "hostile"}),
+    "not finite": ({"s_q": 3, "s_kv": 150, "topk": 70}, {"indices": "interior", "values": "inf"}),
+    "no rows": ({"s_q": 3, "s_kv": 0, "topk": 70}, {"indices": "empty"}),
+    "no columns": ({"s_q": 3, "s_kv": 20, "topk": 0}, {"sink": "finite"}),
+}
+MUTATED = ({"s_q": 5, "s_kv": 400, "topk": 330}, {"indices": "mixed", "scale": 0.5})
+Why = Callable[[str, int, str], str | None]
+
+
+def make_case(kernel: OwnKernel, name: str, heads: int, d_qk: int) -> Case:
+    dims, options = CASES[name]
+    return kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
+
+
+def right_and_clean(kernel: OwnKernel, case: Case, schedules: Iterable[Schedule]) -> dict:
+    """The bytes of the outputs, which all schedules give."""
+    found = []
+    for schedule in schedules:
+        run = kernel.run(case, schedule, STRICTEST)
+        assert run.faults == [], schedule
+        assert run.wrong == {}, schedule
+        found.append(bits(run.outputs))
+    assert all(one == found[0] for one in found)
+    return found[0]
+
+
+def bits(outputs: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    return {name: t.contiguous().view(torch.uint8).numpy().tobytes() for name, t in outputs.items()}
+
+
+def never_runs(kernel: OwnKernel, heads: int, d_qk: int) -> set[tuple[int, int]]:
+    """The blocks of code, by PTX lines, that no case reaches."""
+    left: set[tuple[int, int]] | None = None
+    for name in CASES:
+        run = kernel.run(make_case(kernel, name, heads, d_qk))
+        uncovered = {(u.line, u.last_line) for r in run.reports for u in r.uncovered}
+        left = uncovered if left is None else left & uncovered
+    assert left is not None
+    return left
+
+
+def silent_mutants(
+    kernel: OwnKernel, heads: int, d_qk: int, why_redundant: Why
+) -> tuple[list[str], int]:
+    """The synchronisation instructions that nothing misses, unless there is a reason; and how many
+    there is one for."""
+    dims, options = MUTATED
+    case = kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
+    text = kernel.ptx(case)
+    (clean,) = kernel.run(case).reports
+    silent, excused = [], 0
+    for line, instruction, mutant in mutants(text):
+        if not executed(line, clean):
+            continue
+        run: Run = kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant)
+        if not run.faults and why_redundant(instruction, line, text):
+            excused += 1
+        elif not run.faults:
+            silent.append(f"{line}: {instruction}")
+    return silent, excused
