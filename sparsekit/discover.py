@@ -85,7 +85,10 @@ class Catalog(KernelFolders):
         if reference.is_path:
             folder = expanded(reference.name, "the folder").resolve()
             if not (folder / "spec.py").is_file():
-                raise UsageError(f"{reference.name}: expected a kernel folder with a spec.py in it")
+                found = "" if folder.exists() else "; there is no such folder"
+                raise UsageError(
+                    f"{reference.name}: expected a kernel folder with a spec.py in it{found}"
+                )
             return [self._choice(self.kernel_in(folder), reference)]
         kernels, by_op = self._named(reference)
         if by_op and not kernels:

@@ -194,7 +194,18 @@ class TestLock:
         lock("lock", f"{GATHER}:wide", "--arch", "8.0;9.0")
         more = lock("inspect-sass", GATHER, "--arch", "9.0", "--locked").stdout
         assert "not in the lock" in more
-        assert "in the lock and not made" in more
+        assert "in the lock and not made" not in more  # sm_80 was not asked for
+        text = json.loads(lock.file.read_text())
+        made = next(iter(text["entries"]))
+        text["entries"][made.replace("] ", "] gone_", 1)] = text["entries"][made]
+        other = made.replace(":wide", ":none", 1)
+        text["entries"][other] = text["entries"][made]
+        lock.file.write_text(json.dumps(text))
+        named = lock("inspect-sass", f"{GATHER}:wide", "--arch", "8.0;9.0", "--locked").stdout
+        assert "in the lock and not made: " in named
+        assert "gone_" in named
+        assert other not in named
+        assert other in lock("inspect-sass", "--locked").stdout
         none = lock("inspect-sass", f"{GATHER}:narrow", "--arch", "9.0", "--locked", code=2)
         assert "so nothing was checked" in none.stderr
 
@@ -229,14 +240,17 @@ class TestOurLock:
         data = self.locked(run_shipped, "--toolchain", ",".join(installed))
         assert {e["toolchain"] for e in data["entries"]} == set(installed)
 
-    @pytest.mark.slow
     @pytest.mark.toolchains
-    def test_the_other_tritons(self, run_shipped, toolchain_data_dir):
+    @pytest.mark.parametrize(
+        ("archs", "entries"),
+        [("9.0", 28), pytest.param("8.0;9.0;10.0;12.0", 112, marks=pytest.mark.slow)],
+    )
+    def test_the_other_tritons(self, run_shipped, toolchain_data_dir, archs, entries):
         data = self.locked(
-            run_shipped, "--toolchain", "triton-3.6.0,triton-3.8.0",
+            run_shipped, "--toolchain", "triton-3.6.0,triton-3.8.0", "--arch", archs,
             SPARSEKIT_DATA_DIR=str(toolchain_data_dir),
         )  # fmt: skip
-        assert len(data["entries"]) == 112
+        assert len(data["entries"]) == entries
 
 
 def ledger(toolchain: str, arch: str = "sm_90", **resources: int) -> Ledger:

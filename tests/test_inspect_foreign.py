@@ -135,6 +135,20 @@ def test_a_folder_with_a_broken_file_shows_the_rest_and_fails(inspect, built, tm
     assert [e["kernel"] for e in json.loads(done.stdout)["entries"]] == ["good.cubin"]
 
 
+def test_a_broken_path_hides_no_other(built, tmp_path, run_cli):
+    for name in ("empty.cubin", "zeros.cubin"):
+        (tmp_path / name).write_bytes(bytes(1024 * (name == "zeros.cubin")))
+    good = str(built(f"{GATHER}:wide", "8.0") / "kernel.cubin")
+    broken = [str(tmp_path / name) for name in ("empty.cubin", "zeros.cubin")]
+    done = run_cli("inspect-sass", broken[0], good, broken[1], "--format", "json")
+    assert done.returncode == 2
+    assert [e["kernel"] for e in json.loads(done.stdout)["entries"]] == ["kernel.cubin"]
+    none = run_cli("inspect-sass", *broken)
+    assert (none.returncode, none.stdout) == (2, "")
+    for said in (done.stderr, none.stderr):
+        assert all(f"{path}: empty" in said for path in broken)
+
+
 def test_what_is_foreign(tmp_path):
     assert is_foreign("x.cubin")
     assert is_foreign("libx.so.13")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from sparsekit.codegen.regression import regression_findings, rows
 from sparsekit.codegen.requirements import Requirement, check
 from sparsekit.codegen.verdict import Comparison, worse_findings
 from sparsekit.errors import UsageError
+from sparsekit.model.arch import ArchRequest
 from sparsekit.report.causes import numerics_document
 from sparsekit.report.compare import comparison_document, matrix_document
 from sparsekit.report.document import Document, Lines
@@ -79,10 +80,13 @@ def required(
     results.add(Document({}), findings)
 
 
-def locked(results: Results, ledgers: Sequence[Ledger], file: Path, accepted: str | None) -> None:
+def locked(
+    results: Results, ledgers: Sequence[Ledger], archs: Iterable[ArchRequest], file: Path,
+    accepted: str | None, *, every_kernel: bool,
+) -> None:  # fmt: skip
     """Compare with the lock. accepted: the reason to record what got worse instead of failing."""
     lock = locks.read_lock(file)
-    found = locks.check_locked(lock, ledgers)
+    found = locks.check_locked(lock, ledgers, archs, every_kernel=every_kernel)
     if len(found.unknown) == len(ledgers):
         raise UsageError(
             f"none of the {len(ledgers)} entries is in {file}, so nothing was checked; "

@@ -10,6 +10,7 @@ import click
 from sparsekit.cli import checks, origins
 from sparsekit.cli.emit import emit, emit_text
 from sparsekit.cli.inspected import Inspected, Looker
+from sparsekit.cli.native import requested_archs
 from sparsekit.cli.options import (
     FILE,
     arch_option,
@@ -92,6 +93,7 @@ def command(
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
     if locked:
         lock = read_lock(lock_file)
+        every_kernel = not references
         references, arch = references or lock.references, arch or lock.arch
         toolchains = toolchains or lock.toolchains
     looker = Looker(session, build=build)
@@ -112,7 +114,10 @@ def command(
     if requirements:
         checks.required(results, requirements, found.ledgers)
     if locked:
-        checks.locked(results, found.ledgers, lock_file, accept)
+        checks.locked(
+            results, found.ledgers, requested_archs(arch), lock_file, accept,
+            every_kernel=every_kernel,
+        )  # fmt: skip
     document = joined(
         Document({"schema": 1, "kind": "inspect"}),
         inspect_document(found.ledgers, shown=not results.documents),

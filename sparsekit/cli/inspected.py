@@ -29,20 +29,23 @@ from sparsekit.toolchain.tools import find_nvdisasm
 class Inspected:
     """Ledgers of what was asked for. built: the artifacts that they are of, and the jobs that made
     them; images: the cubins of foreign code; failed: jobs that could not be built; refused: whether
-    a target that was named, or a part of foreign code, could not be had; broken: kernel folders
-    that stand aside."""
+    a target that was named, or a part of foreign code, could not be had; unread: whether a path
+    has nothing that could be; broken: kernel folders that stand aside."""
 
     ledgers: list[Ledger] = field(default_factory=list)
     built: list[tuple[Artifact, CompileJob]] = field(default_factory=list)
     images: dict[Name, bytes] = field(default_factory=dict)
     failed: list[Outcome] = field(default_factory=list)
     refused: bool = False
+    unread: bool = False
     broken: tuple[Broken, ...] = ()
 
     def exit_code(self) -> int:
         """What the looking itself came to; a check's result comes after it."""
         if self.failed:
             return CompileError.exit_code
+        if self.unread:
+            return UsageError.exit_code
         if self.refused or any(e.problem for e in self.ledgers):
             return ToolchainError.exit_code
         if self.broken:
@@ -80,8 +83,18 @@ class Looker:
             plan, broken = self.session.planned(ours, requested_archs(arch), toolchains)
             found = self.look_at(plan)
             found.broken = broken
+        unread: list[UsageError] = []
         for text in paths:
-            self._look_into(Path(text).expanduser(), requested_archs(arch) if arch else (), found)
+            wanted = requested_archs(arch) if arch else ()
+            try:
+                self._look_into(Path(text).expanduser(), wanted, found)
+            except UsageError as error:  # of this path: the others are looked at all the same
+                unread.append(error)
+        for problem in unread if found.ledgers else unread[:-1]:
+            say(str(problem))
+        if unread and not found.ledgers:
+            raise unread[-1]
+        found.unread = bool(unread)
         return found
 
     def _look_into(self, path: Path, archs: Sequence[ArchRequest], found: Inspected) -> None:

@@ -36,8 +36,7 @@ def add(releases: tuple[str, ...]) -> None:
     wanted = [install.parse_release(text) for text in releases]
     toolchains = Toolchains(load())
     for release in wanted:
-        say(f"installing {release.package} into {toolchains.folder}")
-        toolchain, new = install.add(release, toolchains)
+        toolchain, new = install.add(release, toolchains, say)
         told = "added" if new else "is there already"
         click.echo(f"{toolchain.id} {told}: {toolchain.site}, {toolchain.fingerprint[:16]}")
 

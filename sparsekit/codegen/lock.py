@@ -10,7 +10,7 @@ and the digests that tell whether code is the recorded one at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sparsekit.codegen.finding import Finding
 from sparsekit.codegen.ledger import Ledger
 from sparsekit.errors import UsageError
 from sparsekit.files import replace_file
+from sparsekit.model.arch import ArchRequest, parse_arch
 
 SCHEMA = 1
 FILE_NAME = "codegen.lock.json"
@@ -41,8 +42,8 @@ class Lock:
 @dataclass(frozen=True)
 class Checked:
     """findings: what got worse. changed: entries whose code is no longer the recorded one, without
-    getting worse. unknown: entries that the lock has not; missing: those of the lock that were not
-    made, among the toolchains that were looked at."""
+    getting worse. unknown: entries that the lock has not; missing: those of the lock that were
+    looked for and not made."""
 
     findings: list[Finding] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -69,8 +70,13 @@ def _worse(known: Mapping[str, Fact], now: Mapping[str, Fact]) -> list[str]:
     return sorted({*lost, *(n for n, before in known.items() if is_worse(n, before, now.get(n)))})
 
 
-def check_locked(lock: Lock, ledgers: Sequence[Ledger]) -> Checked:
-    """Compare code with the lock; only what got worse is a finding."""
+def check_locked(
+    lock: Lock, ledgers: Sequence[Ledger], archs: Iterable[ArchRequest], *, every_kernel: bool
+) -> Checked:
+    """Compare code with the lock; only what got worse is a finding.
+
+    What was looked for: the archs, under the ledgers' toolchains, of every kernel or of theirs.
+    """
     found = Checked()
     for ledger in ledgers:
         known, now = lock.entries.get(str(ledger.name)), facts_of(ledger)
@@ -83,10 +89,19 @@ def check_locked(lock: Lock, ledgers: Sequence[Ledger]) -> Checked:
             found.changed.append(str(ledger.name))
     seen = {str(ledger.name) for ledger in ledgers}
     toolchains = {ledger.name.toolchain for ledger in ledgers}
-    found.missing.extend(
-        name for name in lock.entries if name not in seen and name.rsplit(" ", 1)[1] in toolchains
-    )
+    kernels = {_kernel(name) for name in seen}
+    capabilities = {request.capability for request in archs}
+    for name in lock.entries:
+        _, arch, toolchain = name.rsplit(" ", 2)
+        asked = toolchain in toolchains and parse_arch(arch).compute_capability in capabilities
+        if asked and name not in seen and (every_kernel or _kernel(name) in kernels):
+            found.missing.append(name)
     return found
+
+
+def _kernel(name: str) -> str:
+    """`kernel:variant` of an entry's name."""
+    return name.split(" ", 1)[0]
 
 
 def _finding(

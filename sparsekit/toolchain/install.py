@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +66,18 @@ def parse_release(text: str) -> Release:
     return Release(names[match["name"]], match["version"])
 
 
-def add(release: Release, toolchains: Toolchains) -> tuple[Toolchain, bool]:
-    """Install the release; the second value is False when it was there already.
+def add(
+    release: Release, toolchains: Toolchains, note: Callable[[str], None] = lambda text: None
+) -> tuple[Toolchain, bool]:
+    """Install the release; the second value is False when it was there already. note(text): told
+    before what takes a while.
 
     Raises ToolchainError when it cannot be had or written; nothing is left behind then.
     """
     found = next((t for t in toolchains.all(release.lang) if t.id == release.id), None)
     if found is not None:
         return found, False
+    note(f"installing {release.package} into {toolchains.folder}")
     with _attempt(toolchains.folder) as stage:
         _install(release, stage, toolchains.settings.path)
         _check(release, stage)

@@ -18,7 +18,7 @@ from triton_ptx import TritonKernel, compiled
 from sparsekit.emulator import Memory, Report, Schedule, TensorMap, launch, load
 
 pytestmark = pytest.mark.toolchains
-VERSIONS = ("3.6.0", "3.8.0", "3.9.0")
+VERSIONS = ("3.6.0", pytest.param("3.8.0", marks=pytest.mark.slow), "3.9.0")
 CAPABILITIES = (90, 100)
 SCHEDULES = [Schedule("lazy"), Schedule("eager"), Schedule("random", 1)]
 SWIZZLES = ("none", "32B", "64B", "128B")
