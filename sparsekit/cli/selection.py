@@ -12,7 +12,6 @@ from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
 from sparsekit.kernel_folders import check_case
 from sparsekit.model.op import Case, Op, with_settings
-
 from sparsekit.store.notes import Notes
 
 if TYPE_CHECKING:

@@ -42,8 +42,6 @@ def why_redundant(instruction: str, line: int, text: str) -> str | None:
     return None
 
 
-
-
 def heads_of(variant: str) -> int:
     """Heads that leave some of the last block's without any."""
     return 90 if variant.endswith("_pair") else 20
@@ -74,9 +72,7 @@ def test_right_and_clean_in_short(kernel, variant, d_qk):
 @pytest.mark.parametrize("name", CASES)
 def test_right_clean_and_the_same_with_and_without_skip(kernel, base, d_qk, name):
     found = [
-        right_and_clean(
-            kernel(v), make_case(kernel(v), name, heads_of(base), d_qk), [LAZY, EAGER]
-        )
+        right_and_clean(kernel(v), make_case(kernel(v), name, heads_of(base), d_qk), [LAZY, EAGER])
         for v in (base, base.removeprefix("no"))
     ]
     assert found[0] == found[1]
