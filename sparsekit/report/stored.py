@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsekit.digest import sha256_of
 from sparsekit.errors import UsageError
@@ -16,6 +16,7 @@ from sparsekit.model.profile import ProfileResult
 
 KINDS = ("bench", "verify", "inspect", "profile", "sanitizer", "run")
 SCHEMA = 1
+Result = TypeVar("Result", BenchResult, ProfileResult)
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,24 @@ def of_kind(stored: Sequence[Stored], kind: str) -> list[Stored]:
 
 def bench_results(stored: Sequence[Stored], wanted: Wanted) -> list[BenchResult]:
     """Every timed case that is wanted, those of one case together, whatever file they are from."""
-    found: list[BenchResult] = []
-    for file in of_kind(stored, "bench"):
-        try:
-            results = [BenchResult.from_json(r) for r in file.data["results"]]
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"{file.name} is no bench result: {error!r}") from error
-        found += [r for r in results if wanted.takes(r.op, r.case)]
+    found = list(_results(of_kind(stored, "bench"), BenchResult.from_json, wanted))
     order = {key: number for number, key in enumerate(dict.fromkeys((r.op, r.case) for r in found))}
     return sorted(found, key=lambda r: order[r.op, r.case])
 
 
 def profile_results(stored: Sequence[Stored], wanted: Wanted) -> list[ProfileResult]:
-    found: list[ProfileResult] = []
-    for file in of_kind(stored, "profile"):
+    return list(_results(of_kind(stored, "profile"), ProfileResult.from_json, wanted))
+
+
+def _results(
+    files: Iterable[Stored], read: Callable[[Any], Result], wanted: Wanted
+) -> Iterator[Result]:
+    for file in files:
         try:
-            results = [ProfileResult.from_json(r) for r in file.data["results"]]
+            results = [read(r) for r in file.data["results"]]
         except (KeyError, TypeError) as error:
-            raise UsageError(f"{file.name} is no profile: {error!r}") from error
-        found += [r for r in results if wanted.takes(r.op, r.case)]
-    return found
+            raise UsageError(f"{file.name} is no {file.kind} result: {error!r}") from error
+        yield from (r for r in results if wanted.takes(r.op, r.case))
 
 
 def ceilings_of(stored: Sequence[Stored]) -> Ceilings | None:
