@@ -34,7 +34,7 @@ def check_argument_sources(kernel: Kernel, op: Op) -> None:
     for launch, instance in _launches(kernel, op):
         passed = {a.name for a in passed_args(kernel.entry(launch.entry), instance)}
         for arg in [a for a in unknown.get(launch.entry, ()) if a.name in passed]:
-            own = {s.name for s in launch.scratch} if arg.is_pointer else launch.values
+            own = {s.name for s in launch.scratch} if arg.is_tensor else launch.values
             if arg.bound_to not in own:
                 raise SpecError(
                     f"{kernel.spec_file}: {launch.entry}: argument {arg.name}: "
@@ -52,7 +52,7 @@ def _unknown(kernel: Kernel, op: Op) -> dict[str, list[Arg]]:
         entry.name: [
             arg
             for arg in entry.args
-            if arg.bound_to not in (tensors if arg.is_pointer else numbers)
+            if arg.bound_to not in (tensors if arg.is_tensor else numbers)
             and ".stride(" not in arg.bound_to
         ]
         for entry in kernel.entries
@@ -61,7 +61,7 @@ def _unknown(kernel: Kernel, op: Op) -> dict[str, list[Arg]]:
 
 
 def _told(arg: Arg, op: Op, own: Iterable[str]) -> str:
-    if arg.is_pointer:
+    if arg.is_tensor:
         wanted, known = "tensor or scratch", {"tensors": _tensors(op), "scratch": [*own]}
     else:
         wanted = "dim, scalar, stride or launch value"

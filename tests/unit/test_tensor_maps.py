@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from conftest import ROOT
 
+from sparsekit.argument_sources import check_argument_sources
 from sparsekit.discover import Catalog
 from sparsekit.emulator import TensorMap
 from sparsekit.errors import SpecError
@@ -65,6 +66,13 @@ def test_a_map_is_of_a_tensor_of_the_op(changes, told):
     validate_kernel(kernel)
     with pytest.raises(SpecError, match=told):
         validate_against_op(kernel, choice.op)
+
+
+def test_a_map_is_fed_by_a_tensor_and_by_no_number():
+    (choice,) = Catalog().resolve([MAPPED])
+    check_argument_sources(choice.kernel, choice.op)
+    with pytest.raises(SpecError, match="x_map: 'columns' is no tensor"):
+        check_argument_sources(with_map(choice.kernel, source="columns"), choice.op)
 
 
 def test_facts_are_in_the_order_of_the_axes():
