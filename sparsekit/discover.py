@@ -23,7 +23,8 @@ _LANGS = {prefix: lang for lang, prefix in LANG_PREFIXES.items()}
 class Choice:
     """What a reference means: a kernel, those of its variants that were named, a toolchain id.
 
-    by_op: the reference named the op, so a command may choose among the kernels that compute it.
+    by_op: the op was named, or everything was meant: a command may choose among the kernels that
+    compute it, and what one of them lacks another may have.
     revision: the commit that the kernel's sources are from; None for those that lie here.
     """
 
@@ -66,7 +67,7 @@ class Catalog(KernelFolders):
         """
         parsed = [parse_reference(text, is_folder) for text in references]
         if not parsed:
-            found = [self._choice(kernel, Reference(kernel.name)) for kernel in self.kernels]
+            found = [self._choice(k, Reference(k.name), by_op=True) for k in self.kernels]
         else:
             found = [choice for reference in parsed for choice in self._compiled(reference)]
         return _with_toolchains(found, toolchains)

@@ -134,6 +134,25 @@ def test_a_compiler_that_is_too_old_is_told_in_one_line():
     assert refused[3] == Arch(12, 0)
 
 
+@pytest.mark.parametrize(
+    ("references", "archs", "counted"),
+    [
+        ([], "9.0", set()),  # of sparse_prefill there is one kernel for Hopper only, and one for all
+        (["sparse_prefill"], "12.0;9.0", set()),
+        (["sparse_prefill_sm90"], "9.0;12.0", {"12.0"}),
+        (["cu/sparse_prefill", "sparse_prefill_sm90"], "12.0", {"12.0"}),
+        (["sparse_attn_paged"], "8.0;12.0f", {"sm_120f"}),
+        ([], "12.0f", {"sm_120f"}),  # which no kernel of Triton's has
+    ],
+)
+def test_a_target_that_another_kernel_of_the_op_has_is_not_missed(references, archs, counted):
+    choices = Catalog().resolve(references)
+    settings = load()
+    plan = Planner(Toolchains(settings)).plan(choices, parse_archs(archs), every_instance=False)
+    assert {r.arch for r in plan.refused if r.named} == counted
+    assert plan.jobs or not references
+
+
 def test_every_target_of_triton_has_a_first_ptxas():
     assert {parse_arch(t).compute_capability for t in TRITON_TARGETS} <= set(FIRST_PTXAS)
 

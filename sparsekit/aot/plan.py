@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparsekit.aot.closure import source_closure
@@ -19,7 +19,8 @@ from sparsekit.toolchain.find import Toolchains
 
 @dataclass(frozen=True)
 class Refusal:
-    """A target that a kernel or its toolchain does not have. named: the user typed the target."""
+    """A target that a kernel or its toolchain does not have. named: the user typed the target, and
+    no kernel beside this one has it."""
 
     kernel: str
     arch: str
@@ -70,9 +71,10 @@ class Planner:
         jobs: dict[str, CompileJob] = {}
         refused: dict[Refusal, None] = {}
         unplanned: list[Unplanned] = []
-        for choice in choices:
+        chosen = tuple(choices)
+        for choice in chosen:
             try:
-                own, not_had = self._of_choice(choice, requests, every_instance)
+                own, not_had = self._of_choice(choice, requests, every_instance, chosen)
             except (SpecError, ToolchainError) as error:
                 unplanned.append(Unplanned(choice.kernel, error))
                 continue
@@ -81,13 +83,14 @@ class Planner:
         return Plan(tuple(jobs.values()), tuple(refused), tuple(unplanned))
 
     def _of_choice(
-        self, choice: Choice, requests: Sequence[ArchRequest], every_instance: bool
-    ) -> tuple[list[CompileJob], list[Refusal]]:
+        self, choice: Choice, requests: Sequence[ArchRequest], every_instance: bool,
+        chosen: Sequence[Choice],
+    ) -> tuple[list[CompileJob], list[Refusal]]:  # fmt: skip
         jobs: list[CompileJob] = []
         refused: list[Refusal] = []
         toolchain = self.toolchain(choice)
         for request in requests:
-            target = target_of(choice.kernel, request, toolchain)
+            target = target_among(chosen, choice, request, toolchain)
             if isinstance(target, Refusal):
                 refused.append(target)
                 continue
@@ -136,11 +139,7 @@ class Planner:
 
 def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arch | Refusal:
     """The exact target that a request means for the kernel, or why there is none."""
-    if request.exact is not None:
-        target = request.exact if request.exact in kernel.archs else None
-    else:
-        matching = (a for a in kernel.archs if a.compute_capability == request.capability)
-        target = next(matching, None)
+    target = _own_target(kernel, request)
     if target is None:
         reason = (
             f"{kernel.name} has no target {request.exact or format_capability(request.capability)}"
@@ -153,3 +152,25 @@ def target_of(kernel: Kernel, request: ArchRequest, toolchain: Toolchain) -> Arc
     if lacking := toolchain.lacks(target):
         return Refusal(kernel.name, str(target), lacking, request.named)
     return target
+
+
+def target_among(
+    chosen: Iterable[Choice], choice: Choice, request: ArchRequest, toolchain: Toolchain
+) -> Arch | Refusal:
+    """`target_of` for one of the choices.
+
+    A kernel of which only the op was named may lack what another of them has.
+    """
+    target = target_of(choice.kernel, request, toolchain)
+    if isinstance(target, Refusal) and choice.by_op and not _own_target(choice.kernel, request):
+        of_op = (other.kernel for other in chosen if other.op.name == choice.op.name)
+        if any(_own_target(kernel, request) for kernel in of_op):
+            return replace(target, named=False)
+    return target
+
+
+def _own_target(kernel: Kernel, request: ArchRequest) -> Arch | None:
+    """The target of the kernel's spec that a request means."""
+    if request.exact is not None:
+        return request.exact if request.exact in kernel.archs else None
+    return next((a for a in kernel.archs if a.compute_capability == request.capability), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sparsekit.aot.plan import Planner, Refusal, target_of
+from sparsekit.aot.plan import Planner, Refusal, target_among
 from sparsekit.check.campaign import chosen_cases, guarded
 from sparsekit.check.emulated import EmulatedSubject, Emulation
 from sparsekit.check.processes import run_in_processes
@@ -90,7 +90,7 @@ def requested_targets(
     for choice in choices:
         for request in requests:
             try:
-                target = target_of(choice.kernel, request, planner.toolchain(choice))
+                target = target_among(choices, choice, request, planner.toolchain(choice))
             except ToolchainError as error:
                 target = Refusal(choice.kernel.name, str(request), str(error), request.named)
             if isinstance(target, Refusal):
