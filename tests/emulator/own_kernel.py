@@ -77,10 +77,8 @@ class OwnKernel:
         edit: Callable[[str], str] = str,
     ) -> Run:  # fmt: skip
         op = self._choice.op
-        driver = EditingDriver(
-            self._arch.compute_capability, self._arch, schedule=schedule, checks=checks
-        )
-        driver.edit = edit
+        driver = EditingDriver(self._arch.compute_capability, self._arch, checks=checks)
+        driver.edit, driver.schedule = edit, schedule or Schedule()
         module = import_module(f"sparsekit.ops.{op.name}.reference")
         inputs = place_inputs(module.make_inputs(case, "random"), case, torch.device("cpu"))
         arguments = replace(arguments_of(op, inputs, {}), outputs=tuple(o.name for o in op.outputs))
