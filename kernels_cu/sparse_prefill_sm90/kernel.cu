@@ -40,12 +40,9 @@ enum : int {
   kDQk = SK_D_QK,                      // columns of q and kv
   kDeriveLength = SK_SKIP,             // without topk_length, find the last valid index first
   kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
-  kParts = SK_PARTS,                   // barriers of one slot: Q K^T starts when the first is done
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kDeferP = SK_DEFER_P,                // P of a tile is stored behind the next Q K^T's issue
-  kEarlyRows = SK_EARLY_ROWS,          // a slot's first half of rows is loaded under P V of the other
-  kShortTail = SK_SHORT_TAIL,          // P V leaves out the 16-row steps past the row's length
-  kSingleWait = SK_SINGLE_WAIT,        // Q K^T starts when all of its tile has landed: one fence
+  kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
@@ -63,6 +60,7 @@ enum : int {
   kGroup = 128,  // threads of a warpgroup
   kGroupWarps = 4,
   kValueGroups = 2,
+  kValueWarps = kValueGroups * kGroupWarps,
   kValueThreads = kValueGroups * kGroup,
   kThreads = kGroup + kValueThreads,
 
@@ -77,13 +75,14 @@ enum : int {
   kSteps = kChunk / kMmaK,                 // wgmmas over one chunk of d
   kTileChunks = kDV / kChunk,              // of a slot
   kGroupChunks = kTileChunks / kValueGroups,
-  kPartChunks = kGroupChunks / kParts,     // that one warpgroup loads for one barrier
   kHasRope = kDQk > kDV,                   // a ninth chunk that only Q K^T sees
   kQSharedChunks = kTileChunks + kHasRope - kQRegChunks,
   kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
   kRowSteps = kBlockK / kGatherRows,
+  kHalf = kBlockK / kWarp,                 // indices of a tile that a lane holds
+  kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
-  kLengthSlots = 4,                        // items whose length is known: two back to one ahead
+  kLengthSlots = 4,                        // items whose length is known: one back to two ahead
   kScanLoads = 8,                          // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
@@ -92,9 +91,8 @@ static_assert(kDQk == 512 || kDQk == 576,
               "a row is 512 columns, with or without 64 more that only Q K^T sees");
 static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
               "the chunks of Q in registers come through a slot of the ring");
-static_assert(kGroupChunks % kParts == 0, "a part is whole chunks");
 static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
-static_assert(!(kEarlyRows && kShortTail), "a short P V has no second half");
+static_assert(kHalf == 2, "a lane holds the indices of its row and of the one 32 below");
 
 // ---------------------------------------------------------------- shared memory
 
@@ -107,14 +105,15 @@ struct SharedMemory {
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
   float o_scale[2][kHeads];  // item % 2: factor of O in out
-  int4 end[kLengthSlots];  // item % kLengthSlots: a word of each score warp; the largest counts
+  unsigned listed[kSlots][kHalf];  // of a tile: bit r % 32 of word r / 32, whether row r is listed
+  int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp; the largest
   // Phases: of full, one a use of the slot; of the others as said.
-  unsigned long long full[kSlots][kParts];  // 256 copies: a part of a slot has landed
-  unsigned long long rope_full;  // 128 copies, a tile: its rope chunk has landed
-  unsigned long long q_full;     // 128 copies, an item: the shared chunks of Q have landed
-  unsigned long long s_done;     // 4 warps, a tile but an item's first: Q K^T is done; for kGate
-  unsigned long long p_full;     // 4 warps, a tile: P and alpha stand
-  unsigned long long p_free;     // 8 warps, a tile: they have been read
+  unsigned long long full[kSlots];  // 256 copies and 2 warps: a slot has landed, and listed stands
+  unsigned long long rope_full;     // 256 copies, a tile: its rope chunk has landed
+  unsigned long long q_full;        // 256 copies, an item: the shared chunks of Q have landed
+  unsigned long long s_done;        // 4 warps, a tile: Q K^T is done
+  unsigned long long p_full;        // 4 warps, a tile: P and alpha stand
+  unsigned long long p_free;        // 8 warps, a tile: they have been read
   // 4 warps, one of the barriers an item, in turn: an item of one tile may be over before those who
   // wait have seen the end of those before.
   unsigned long long q_read[kQReads];  // the slot of Q may be loaded anew
@@ -122,7 +121,7 @@ struct SharedMemory {
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kScoreGroup = 1,         // kGroup: the warps of the score warpgroup
+  kValueGroup = 1,         // kValueThreads: the warps of the value warpgroups
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -206,11 +205,11 @@ struct Arguments {
   }
 };
 
-/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w looks
-/// at 256, and goes on until it finds a valid one. The largest of the four ends is the row's.
+/// The end of this warp's share of the row: of every 2048 columns, counted from the end, warp w looks
+/// at 256, and goes on until it finds a valid one. The largest of the eight ends is the row's.
 __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane) {
 #pragma unroll 1
-  for (int first = a.topk - kScanWidth * (warp + 1);; first -= kGroupWarps * kScanWidth) {
+  for (int first = a.topk - kScanWidth * (warp + 1);; first -= kValueWarps * kScanWidth) {
     int round[kScanLoads];
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
@@ -226,7 +225,7 @@ __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, in
   }
 }
 
-/// A score warp's word of the length of item `number` of this block.
+/// A value warp's word of the length of item `number` of this block. warp: of the eight.
 __device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int item,
                                             int number, int warp, int lane) {
   if (item >= a.items()) return;
@@ -240,8 +239,8 @@ __device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments&
 }
 
 __device__ __forceinline__ int length_of(const SharedMemory& smem, int number) {
-  const int4 end = smem.end[number % kLengthSlots];
-  return uniform(max(max(end.x, end.y), max(end.z, end.w)));
+  const int4 x = smem.end[number % kLengthSlots][0], y = smem.end[number % kLengthSlots][1];
+  return uniform(max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w))));
 }
 
 /// An empty row has one tile, all masked.
@@ -252,7 +251,7 @@ __device__ __forceinline__ int tiles_of(int length) {
 /// A position in the ring.
 struct Slot {
   int index = 0;
-  int parity = 0;
+  int parity = 0;  // of the phase of full that ends when it has landed
   __device__ __forceinline__ void advance() {
     if (++index == kSlots) index = 0, parity ^= 1;
   }
@@ -260,108 +259,116 @@ struct Slot {
 
 // ---------------------------------------------------------------- gather
 
-/// Loads the ring in order: this warpgroup's half of the columns of Q, then of every tile. Indices
-/// are fetched a tile ahead.
-struct RingLoader {
-  int item;    // of the position that is loaded next
-  int number;  // of that item in this block
-  int tile;    // -1: Q
-  int slot;
-  int index[kRowSteps];
-
-  __device__ __forceinline__ void fetch(const SharedMemory& smem, const Arguments& a, int thread) {
-    const int length = length_of(smem, number);
-    const int* row = a.index_row(item);
-#pragma unroll
-    for (int r = 0; r < kRowSteps; ++r) {
-      index[r] =
-          load_index(row, tile * kBlockK + r * kGatherRows + thread / kPiece, length);
-    }
-  }
-
-  /// The rows from kFirst to kLast, in steps of kGatherRows, of the next position; with its last
-  /// rows it is done.
-  template <int kFirst, int kLast>
-  __device__ __forceinline__ void load(SharedMemory& smem, const Arguments& a, int group,
-                                       int thread) {
-    if (item >= a.items()) return;
-    const int line = thread / kPiece, piece = thread % kPiece;
-    const unsigned dst = shared_address(&smem.ring[slot][group * kGroupChunks][line][0]) +
-                         (piece ^ line % 8) * kPieceBytes;
-    const int column = group * kGroupChunks * kChunk + piece * kPiece;
-    const bool is_q = tile < 0;
-    const bf16* rows = is_q ? a.q + a.token(item) * a.q_token_stride_elems +
-                                  a.first_head(item) * a.q_head_stride_elems
-                            : a.kv;
-    const long long stride = is_q ? a.q_head_stride_elems : a.kv_row_stride_elems;
-    const int valid_rows = is_q ? a.h_q - a.first_head(item) : a.s_kv;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int r = kFirst; r < kLast; ++r) {
-        const int i = is_q ? r * kGatherRows + line : index[r];
-        const bool valid = is_valid(i, valid_rows);
-        const bf16* src = rows + (valid ? i : 0) * stride + column;
-#pragma unroll
-        for (int c = part * kPartChunks; c < (part + 1) * kPartChunks; ++c) {
-          copy_piece(dst + c * kChunkBytes + r * kGatherRows * kLineBytes, src + c * kChunk, valid);
-        }
-      }
-      if (kLast < kRowSteps) continue;
-      cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot][part]));
-    }
-    if (kLast < kRowSteps) return;
-    slot = slot + 1 == kSlots ? 0 : slot + 1;
-    ++tile;
-    if (!is_q && tile == tiles_of(length_of(smem, number))) {
-      item += gridDim.x, ++number, tile = -1;
-    } else {
-      fetch(smem, a, thread);
-    }
-  }
-
-  __device__ __forceinline__ void next(SharedMemory& smem, const Arguments& a, int group,
-                                       int thread) {
-    load<0, kRowSteps>(smem, a, group, thread);
-  }
+/// The indices of a tile: lane l holds those of the rows l and l + 32.
+struct TileIndices {
+  int of[kHalf];
 };
 
-/// The score warpgroup's loads: the chunks of Q that stay in shared memory.
-__device__ __forceinline__ void load_q_chunks(SharedMemory& smem, const Arguments& a, int item) {
-  const int thread = tid_x() % kGroup;  // read anew: kept over the loop, it would crowd out Q
-  const int line = thread / kPiece, piece = thread % kPiece, first = a.first_head(item);
-  const bf16* src = a.q + a.token(item) * a.q_token_stride_elems + first * a.q_head_stride_elems +
-                    kQRegChunks * kChunk + piece * kPiece;
-  const unsigned dst = shared_address(&smem.q[0][line][0]) + (piece ^ line % 8) * kPieceBytes;
+/// What a value warpgroup loads: in the order of the ring its half of the columns of Q, then of every
+/// tile; behind that its half of the rows of the rope chunks, and of the shared chunks of Q. Thread t
+/// copies piece t % 8 of the rows t / 8, t / 8 + 16, ...
+struct Gather {
+  SharedMemory& smem;
+  const Arguments& a;
+  int group, warp, lane;  // the warp within its group
+
+  // Of the position that is loaded next.
+  int number;      // of its item in this block
+  bool is_q;       // of the item; else a tile
+  int left;        // columns of the row from this lane's first in the tile on
+  const int* row;  // from there, too
+  TileIndices next;
+
+  TileIndices loaded;  // of the tile that was loaded last; its rope chunk is not yet
+
+  __device__ __forceinline__ int line() const { return warp * (kWarp / kPiece) + lane / kPiece; }
+  __device__ __forceinline__ int piece() const { return lane % kPiece; }
+
+  /// kChunks chunks of row r * 16 + line; src: of its first piece.
+  template <int kChunks>
+  static __device__ __forceinline__ void copy_row(unsigned chunks, int line, int piece, int r,
+                                                  const bf16* src, bool valid) {
+    const unsigned dst = chunks + line * kLineBytes + (piece ^ line % 8) * kPieceBytes +
+                         r * kGatherRows * kLineBytes;
 #pragma unroll
-  for (int r = 0; r < kHeads; r += kGatherRows) {
-    const bool valid = first + r + line < a.h_q;
-#pragma unroll
-    for (int c = 0; c < kQSharedChunks; ++c) {
-      copy_piece(dst + c * kChunkBytes + r * kLineBytes,
-                 src + (valid ? r + line : 0) * a.q_head_stride_elems + c * kChunk, valid);
+    for (int c = 0; c < kChunks; ++c) {
+      copy_piece(dst + c * kChunkBytes, src + c * kChunk + piece * kPiece, valid);
     }
   }
-  cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
-}
 
-/// And the rope chunk of a tile, of which lane l holds the indices l and l + 32; a warp loads 16 rows.
-__device__ __forceinline__ void load_rope(SharedMemory& smem, const Arguments& a, int index_low,
-                                          int index_high, int warp) {
-  const int lane = tid_x() % kWarp;
-  const int piece = lane % kPiece;
-  const int mine = warp < kGroupWarps / 2 ? index_low : index_high;
+  /// Chunks of the rows of a tile from step kFirst to kLast.
+  template <int kChunks>
+  __device__ __forceinline__ void copy_tile(unsigned chunks, int column, const TileIndices& indices,
+                                            int first_step, int steps) {
 #pragma unroll
-  for (int r = 0; r < kMmaK; r += kWarp / kPiece) {
-    const int line = warp * kMmaK + r + lane / kPiece;
-    const int i = __shfl_sync(0xffffffff, mine, line % kWarp);
-    const bool valid = is_valid(i, a.s_kv);
-    copy_piece(
-        shared_address(&smem.rope[0][0]) + line * kLineBytes + (piece ^ line % 8) * kPieceBytes,
-        a.kv + (valid ? i : 0) * a.kv_row_stride_elems + kDV + piece * kPiece, valid);
+    for (int s = 0; s < steps; ++s) {
+      const int r = first_step + s;
+      const int mine = r * kGatherRows < kWarp ? indices.of[0] : indices.of[1];
+      const int i = __shfl_sync(0xffffffff, mine, r * kGatherRows % kWarp + line());
+      const bool valid = is_valid(i, a.s_kv);
+      copy_row<kChunks>(chunks, line(), piece(), r,
+                        a.kv + (valid ? i : 0) * a.kv_row_stride_elems + column, valid);
+    }
   }
-  cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
-}
+
+  /// Chunks of Q from that column.
+  template <int kChunks>
+  __device__ __forceinline__ void copy_q(unsigned chunks, int column, int of_item, int first_step,
+                                         int steps) {
+    const int first = a.first_head(of_item);
+    const bf16* src = a.q + a.token(of_item) * a.q_token_stride_elems +
+                      first * a.q_head_stride_elems + column;
+#pragma unroll
+    for (int s = 0; s < steps; ++s) {
+      const int r = first_step + s, head = r * kGatherRows + line();
+      const bool valid = first + head < a.h_q;
+      copy_row<kChunks>(chunks, line(), piece(), r, src + (valid ? head : 0) * a.q_head_stride_elems, valid);
+    }
+  }
+
+  __device__ __forceinline__ int item() const { return blockIdx.x + number * gridDim.x; }
+
+  /// The next position, if there is one, into that slot, which is its own.
+  __device__ __forceinline__ void load(int slot) {
+    if (item() >= a.items()) return;
+    const unsigned chunks = shared_address(&smem.ring[slot][group * kGroupChunks]);
+    const int column = group * kGroupChunks * kChunk;
+    if (is_q) {
+      copy_q<kGroupChunks>(chunks, column, item(), 0, kRowSteps);
+      row = a.index_row(item()) + lane;
+      left = length_of(smem, number) - lane;
+    } else {
+      copy_tile<kGroupChunks>(chunks, column, next, 0, kRowSteps);
+#pragma unroll
+      for (int h = 0; h < kHalf; ++h) {
+        const unsigned listed = __ballot_sync(0xffffffff, is_valid(next.of[h], a.s_kv));
+        if (group == 0 && warp == h && lane == 0) smem.listed[slot][h] = listed;
+      }
+      loaded = next;
+      row += kBlockK, left -= kBlockK;
+    }
+    cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
+    if (group == 0 && warp < kHalf) arrive(smem.full[slot]);
+    const bool item_ends = !is_q && !__any_sync(0xffffffff, left > 0);
+    is_q = item_ends, number += item_ends;
+#pragma unroll
+    for (int h = 0; h < kHalf; ++h) next.of[h] = left > h * kWarp ? __ldg(row + h * kWarp) : -1;
+  }
+
+  /// The rope chunk of the tile that was loaded last, once Q K^T of the tile before it is done.
+  __device__ __forceinline__ void load_rope() {
+    if (!kHasRope) return;
+    copy_tile<1>(shared_address(&smem.rope), kDV, loaded, group * kRopeRowSteps, kRopeRowSteps);
+    cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
+  }
+
+  /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
+  __device__ __forceinline__ void load_q_chunks(int of_item) {
+    copy_q<kQSharedChunks>(shared_address(&smem.q), kQRegChunks * kChunk, of_item,
+                           group * kRopeRowSteps, kRopeRowSteps);
+    cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
+  }
+};
 
 // ---------------------------------------------------------------- softmax
 
@@ -510,25 +517,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < kSlots; ++s) {
-      for (int part = 0; part < kParts; ++part) {
-        mbarrier_init_shared_cta_b64(shared_address(&smem.full[s][part]), kValueThreads);
-      }
+      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + kHalf);
     }
-    mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kGroup);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kGroup);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kValueThreads);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kValueThreads);
     mbarrier_init_shared_cta_b64(shared_address(&smem.s_done), kGroupWarps);
     mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kGroupWarps);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueGroups * kGroupWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueWarps);
     for (int i = 0; i < kQReads; ++i) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.q_read[i]), kGroupWarps);
     }
     for (int i = 0; i < 2; ++i) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps);
     }
-  }
-  if (warpgroup == 0) {
-    find_length(smem, a, blockIdx.x, 0, warp, lane);
-    find_length(smem, a, blockIdx.x + gridDim.x, 1, warp, lane);
   }
   __syncthreads();
 
@@ -562,11 +563,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       p_parity ^= 1;
     };
 
+    // Waits for what Q K^T needs beside the ring.
+    const auto late = [&](int tile, int number) {
+      if (tile == 0) wait(smem.q_full, number & 1);
+      if (kHasRope) wait(smem.rope_full, tile_parity);
+      if (kHasRope || tile == 0) fence_copies();
+      wgmma_fence_sync_aligned();
+    };
+
     // Q from its slot to registers.
     unsigned q_reg[kQRegChunks][kSteps][4];
     const auto read_q = [&](int number) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) wait(smem.full[slot.index][part], slot.parity);
+      wait(smem.full[slot.index], slot.parity);
 #pragma unroll
       for (int c = 0; c < kQRegChunks; ++c) {
 #pragma unroll
@@ -580,100 +588,58 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       slot.advance();
     };
 
-    // Of the tile after this one: its row, the row's length, and two indices a lane.
-    const int* row = a.index_row(blockIdx.x);
-    int length = length_of(smem, 0);
-    int index_low = load_index(row, lane, length);
-    int index_high = load_index(row, lane + kWarp, length);
-    load_q_chunks(smem, a, blockIdx.x);
-    if (kHasRope) load_rope(smem, a, index_low, index_high, warp);
     read_q(0);
-
 #pragma unroll 1
     for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
       rows.reset();
+      const int tiles = tiles_of(length_of(smem, number));
 
 #pragma unroll 1
-      for (int tile = 0, tiles = tiles_of(length); tile < tiles; ++tile) {
-        // S = Q K^T, the parts of the tile in the order in which they land.
-        if (kSingleWait) {
+      for (int tile = 0; tile < tiles; ++tile) {
+        // S = Q K^T: what comes late last.
+        const unsigned long long k_desc =
+            matrix_descriptor_128b(shared_address(&smem.ring[slot.index][0][0][0]), 1, kAtomBytes);
+        const unsigned long long q_desc =
+            matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
+        wait(smem.full[slot.index], slot.parity);
+        if (!kSingleFence) fence_copies();
+        if (!kSingleFence) wgmma_fence_sync_aligned();
+        if (kSingleFence) late(tile, number);
 #pragma unroll
-          for (int part = 0; part < kParts; ++part) wait(smem.full[slot.index][part], slot.parity);
-          if (tile == 0) wait(smem.q_full, number & 1);
-          if (kHasRope) wait(smem.rope_full, tile_parity);
-          fence_copies();
-        }
+        for (int c = 0; c < kTileChunks; ++c) {
+          if (c == kQRegChunks && !kSingleFence) late(tile, number);
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          if (!kSingleWait) {
-            wait(smem.full[slot.index][part], slot.parity);
-            if (part == 0 && tile == 0 && kQSharedChunks > kHasRope) wait(smem.q_full, number & 1);
-            fence_copies();
-          }
-          wgmma_fence_sync_aligned();
-          const unsigned long long k_desc =
-              matrix_descriptor_128b(shared_address(&smem.ring[slot.index][0][0][0]), 1, kAtomBytes);
-          const unsigned long long q_desc =
-              matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
-#pragma unroll
-          for (int i = 0; i < kValueGroups * kPartChunks; ++i) {
-            const int c = i / kPartChunks * kGroupChunks + part * kPartChunks + i % kPartChunks;
-#pragma unroll
-            for (int k = 0; k < kSteps; ++k) {
-              const unsigned long long b = k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16;
-              const int accumulate = part + i + k > 0;
-              if (c < kQRegChunks) {
-                wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16_registers(
-                    s, q_reg[c < kQRegChunks ? c : 0][k], b, accumulate);
-              } else {
-                wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
-                    s, q_desc + ((c - kQRegChunks) * kChunkBytes + k * kMmaKBytes) / 16, b,
-                    accumulate);
-              }
+          for (int k = 0; k < kSteps; ++k) {
+            const unsigned long long b = k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16;
+            const int accumulate = c + k > 0;
+            if (c < kQRegChunks) {
+              wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16_registers(
+                  s, q_reg[c < kQRegChunks ? c : 0][k], b, accumulate);
+            } else {
+              wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
+                  s, q_desc + ((c - kQRegChunks) * kChunkBytes + k * kMmaKBytes) / 16, b,
+                  accumulate);
             }
           }
         }
         if (kHasRope) {
-          if (!kSingleWait) {
-            if (tile == 0 && kQSharedChunks == kHasRope) wait(smem.q_full, number & 1);
-            wait(smem.rope_full, tile_parity);
-            fence_copies();
-          }
-          wgmma_fence_sync_aligned();
-          const unsigned long long k_desc =
+          const unsigned long long rope_desc =
               matrix_descriptor_128b(shared_address(&smem.rope[0][0]), 1, kAtomBytes);
-          const unsigned long long q_desc = matrix_descriptor_128b(
-              shared_address(&smem.q[kQSharedChunks - 1][0][0]), 1, kAtomBytes);
 #pragma unroll
           for (int k = 0; k < kSteps; ++k) {
             wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
-                s, q_desc + k * kMmaKBytes / 16, k_desc + k * kMmaKBytes / 16, 1);
+                s, q_desc + ((kQSharedChunks - 1) * kChunkBytes + k * kMmaKBytes) / 16,
+                rope_desc + k * kMmaKBytes / 16, 1);
           }
         }
         wgmma_commit_group_sync_aligned();
 
-        // Behind it: P of the tile before, what is listed of this one, the length of an item ahead.
+        // Behind it: P of the tile before, and what is listed of this one.
         if (kDeferP && tile > 0) store_p();
-        const unsigned listed_low = __ballot_sync(0xffffffff, is_valid(index_low, s_kv));
-        const unsigned listed_high = __ballot_sync(0xffffffff, is_valid(index_high, s_kv));
-        const bool last = tile + 1 == tiles;
-        if (last) {
-          const int next_item = item + gridDim.x;
-          row = a.index_row(next_item);
-          length = next_item < items ? length_of(smem, number + 1) : 0;
-        }
-        const int next_column = (last ? 0 : (tile + 1) * kBlockK) + tid_x() % kWarp;
-        index_low = load_index(row, next_column, length);
-        index_high = load_index(row, next_column + kWarp, length);
-        if (tile == 0) find_length(smem, a, item + 2 * gridDim.x, number + 2, warp, lane);
+        const unsigned listed_low = smem.listed[slot.index][0];
+        const unsigned listed_high = smem.listed[slot.index][1];
         wgmma_wait_group_sync_aligned<0>();
-        if (kGate && tile > 0) arrive(smem.s_done);
-        const bool more = !last || item + static_cast<int>(gridDim.x) < items;
-        if ((kHasRope || last) && more) {
-          bar_sync(kScoreGroup, kGroup);  // all four warps have read the rope chunk and Q
-          if (last) load_q_chunks(smem, a, item + gridDim.x);
-          if (kHasRope) load_rope(smem, a, index_low, index_high, warp);
-        }
+        arrive(smem.s_done);
         slot.advance();
         tile_parity ^= 1;
 
@@ -719,30 +685,51 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
   } else {
     // -------------------------------------------------------------- value warpgroups
     setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
-    const int group = warpgroup - 1;
-    RingLoader ring = {static_cast<int>(blockIdx.x), 0, -1, 0, {}};
-#pragma unroll 1
-    for (int i = 0; i < kSlots; ++i) ring.next(smem, a, group, thread);
+    const int group = warpgroup - 1, value_warp = group * kGroupWarps + warp;
+    find_length(smem, a, blockIdx.x, 0, value_warp, lane);
+    find_length(smem, a, blockIdx.x + gridDim.x, 1, value_warp, lane);
+    bar_sync(kValueGroup, kValueThreads);
+    Gather gather = {smem, a, group, warp, lane, 0, true};
+    gather.load(0);
+    gather.load(1);
+    gather.load_q_chunks(blockIdx.x);
+    gather.load_rope();
+    gather.load(2);
 
-    int slot = 0, p_parity = 0, s_parity = 0;
-    // Once Q stands in registers its slot takes what comes three positions later.
-    const auto refill_q = [&](int number) {
-      wait(smem.q_read[number % kQReads], number / kQReads & 1);
-      ring.next(smem, a, group, thread);
-      slot = slot + 1 == kSlots ? 0 : slot + 1;
-    };
-    refill_q(0);
+    int slot = 0, p_parity = 0;  // p_parity: of the next tile, and of s_done alike
 #pragma unroll 1
     for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
+      const int ahead = item + gridDim.x;
+      int tiles = tiles_of(length_of(smem, number));  // to come
+      if (kHasRope && tiles > 1) {
+        wait(smem.s_done, p_parity);
+        gather.load_rope();
+      }
+      // Q stands in registers: its slot takes what comes three positions later.
+      wait(smem.q_read[number % kQReads], number / kQReads & 1);
+      gather.load(slot);
+      slot = slot + 1 == kSlots ? 0 : slot + 1;
+      find_length(smem, a, ahead + gridDim.x, number + 2, value_warp, lane);
+      bar_sync(kValueGroup, kValueThreads);
       float o[128];
 #pragma unroll
       for (int e = 0; e < 128; ++e) o[e] = 0.0f;
-      const int tiles = tiles_of(length_of(smem, number));
 
 #pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile) {
+      for (; tiles > 0; --tiles) {
         wait(smem.p_full, p_parity);
-        if (kGate && tile + 1 < tiles) wait(smem.s_done, s_parity), s_parity ^= 1;
+        p_parity ^= 1;
+        // The rope chunk of the next tile but one; over the end of an item, of the next.
+        const auto load_ahead = [&] {
+          wait(smem.s_done, p_parity);
+          if (tiles > 2) gather.load_rope();
+        };
+        if (tiles > 1) {
+          if (kGate) load_ahead();
+        } else if (ahead < items) {
+          gather.load_q_chunks(ahead);
+          gather.load_rope();
+        }
         const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
         // A factor of exactly 1 changes no bit.
         if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
@@ -754,37 +741,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
             matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
         const unsigned long long v_desc = matrix_descriptor_128b(
             shared_address(&smem.ring[slot][group * kGroupChunks][0][0]), kChunkBytes, kAtomBytes);
-        const auto step = [&](int k) {
+        wgmma_fence_sync_aligned();
+#pragma unroll
+        for (int k = 0; k < kBlockK / kMmaK; ++k) {
           wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
               o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
-        };
-        if (kShortTail && tile + 1 == tiles) {
-          const int rows = length_of(smem, number) - tile * kBlockK;
-#pragma unroll 1
-          for (int k = 0; k == 0 || k * kMmaK < rows; ++k) {
-            wgmma_fence_sync_aligned();
-            step(k);
-          }
-        } else {
-          wgmma_fence_sync_aligned();
-#pragma unroll
-          for (int k = 0; k < kBlockK / kMmaK; ++k) {
-            if (kEarlyRows && k == kBlockK / kMmaK / 2) wgmma_commit_group_sync_aligned();
-            step(k);
-          }
         }
         wgmma_commit_group_sync_aligned();
-        if (kEarlyRows) {
-          wgmma_wait_group_sync_aligned<1>();
-          ring.load<0, kRowSteps / 2>(smem, a, group, thread);
-        }
+        if (!kGate && tiles > 1) load_ahead();
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.p_free);
-        p_parity ^= 1;
+        gather.load(slot);
         slot = slot + 1 == kSlots ? 0 : slot + 1;
-        ring.load<kEarlyRows ? kRowSteps / 2 : 0, kRowSteps>(smem, a, group, thread);
       }
-      if (item + static_cast<int>(gridDim.x) < items) refill_q(number + 1);
 
       wait(smem.end_full[number % 2], number / 2 & 1);
       const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O

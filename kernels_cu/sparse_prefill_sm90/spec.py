@@ -7,12 +7,9 @@ _DEFAULT_BLOCKS = 132  # where no device is known
 
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
-    "PARTS": 2,
     "GATE": 1,
     "DEFER_P": 1,
-    "EARLY_ROWS": 1,
-    "SHORT_TAIL": 0,
-    "SINGLE_WAIT": 0,
+    "SINGLE_FENCE": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 184,
     "VALUE_REGISTERS": 160,

@@ -45,16 +45,11 @@ VERIFY_LIMIT_S, SANITIZE_LIMIT_S = 150, 200
 ALTERNATIVES: dict[str, dict[str, int]] = {
     "ungated": {"GATE": 0},
     "p_first": {"DEFER_P": 0},
-    "p_first_ungated": {"DEFER_P": 0, "GATE": 0},
-    "single_wait": {"SINGLE_WAIT": 1},
-    "late_rows": {"EARLY_ROWS": 0},
-    "late_rows_four_parts": {"EARLY_ROWS": 0, "PARTS": 4},
-    "short_tail": {"SHORT_TAIL": 1, "EARLY_ROWS": 0},
-    "one_part": {"PARTS": 1},
-    "four_parts": {"PARTS": 4},
+    "single_fence": {"SINGLE_FENCE": 1},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
     "l2_128b": {"L2_PREFETCH_BYTES": 128},
     "no_softmax": {"SOFTMAX": 0},  # wrong results: the ceiling of this structure
+    "unordered": {"SOFTMAX": 0, "SYNC": 0},  # wrong results: the ceiling of this mix
 }
 ALTERNATIVE_ROWS = (
     "v32_kv8192",
