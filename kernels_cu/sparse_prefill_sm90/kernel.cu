@@ -41,7 +41,8 @@ enum : int {
   kDeriveLength = SK_SKIP,             // without topk_length, find the last valid index first
   kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
-  kDeferP = SK_DEFER_P,                // P of a tile is stored behind the next Q K^T's issue
+  kStoreChunk = SK_STORE_CHUNK,        // P of a tile is stored before this chunk of the next Q K^T
+  kEarlyRows = SK_EARLY_ROWS,          // a slot's first half of rows is loaded under P V of the other
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
@@ -79,7 +80,7 @@ enum : int {
   kQSharedChunks = kTileChunks + kHasRope - kQRegChunks,
   kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
   kRowSteps = kBlockK / kGatherRows,
-  kHalf = kBlockK / kWarp,                 // indices of a tile that a lane holds
+  kHalf = kBlockK / kWarp,                 // rows of a tile by lanes
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
   kLengthSlots = 4,                        // items whose length is known: one back to two ahead
@@ -92,7 +93,7 @@ static_assert(kDQk == 512 || kDQk == 576,
 static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
               "the chunks of Q in registers come through a slot of the ring");
 static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
-static_assert(kHalf == 2, "a lane holds the indices of its row and of the one 32 below");
+static_assert(kHalf == 2, "a word of mask for 32 rows");
 
 // ---------------------------------------------------------------- shared memory
 
@@ -105,10 +106,10 @@ struct SharedMemory {
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
   float o_scale[2][kHeads];  // item % 2: factor of O in out
-  unsigned listed[kSlots][kHalf];  // of a tile: bit r % 32 of word r / 32, whether row r is listed
+  unsigned char listed[kSlots][kBlockK];  // of a tile: whether the row is listed
   int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp; the largest
   // Phases: of full, one a use of the slot; of the others as said.
-  unsigned long long full[kSlots];  // 256 copies and 2 warps: a slot has landed, and listed stands
+  unsigned long long full[kSlots];  // 256 copies and 4 warps: a slot has landed, and listed stands
   unsigned long long rope_full;     // 256 copies, a tile: its rope chunk has landed
   unsigned long long q_full;        // 256 copies, an item: the shared chunks of Q have landed
   unsigned long long s_done;        // 4 warps, a tile: Q K^T is done
@@ -190,7 +191,8 @@ struct Arguments {
   const bf16* kv;
   const int* indices;
   const int* topk_length;  // null: every column may count
-  long long q_token_stride_elems, q_head_stride_elems, kv_row_stride_elems;
+  long long q_token_stride_elems, q_head_stride_elems;
+  unsigned kv_row_stride_bytes;
   long long indices_row_stride_elems;
   int s_q, h_q, s_kv, topk;
 
@@ -259,106 +261,104 @@ struct Slot {
 
 // ---------------------------------------------------------------- gather
 
-/// The indices of a tile: lane l holds those of the rows l and l + 32.
-struct TileIndices {
-  int of[kHalf];
-};
-
 /// What a value warpgroup loads: in the order of the ring its half of the columns of Q, then of every
 /// tile; behind that its half of the rows of the rope chunks, and of the shared chunks of Q. Thread t
 /// copies piece t % 8 of the rows t / 8, t / 8 + 16, ...
 struct Gather {
   SharedMemory& smem;
   const Arguments& a;
-  int group, warp, lane;  // the warp within its group
+  int group, line, piece;  // line: thread / 8, piece: thread % 8
 
   // Of the position that is loaded next.
-  int number;      // of its item in this block
-  bool is_q;       // of the item; else a tile
-  int left;        // columns of the row from this lane's first in the tile on
-  const int* row;  // from there, too
-  TileIndices next;
+  int number;           // of its item in this block
+  bool is_q;            // of the item; else a tile
+  int left;             // columns of the row from this thread's first in the tile on
+  const int* row;       // from there, too
+  int index[kRowSteps];
 
-  TileIndices loaded;  // of the tile that was loaded last; its rope chunk is not yet
+  int rope[kRopeRowSteps];  // of the tile that was loaded last: the rows of its rope chunk
 
-  __device__ __forceinline__ int line() const { return warp * (kWarp / kPiece) + lane / kPiece; }
-  __device__ __forceinline__ int piece() const { return lane % kPiece; }
-
-  /// kChunks chunks of row r * 16 + line; src: of its first piece.
+  /// kChunks chunks of row r * 16 + line, from src.
   template <int kChunks>
-  static __device__ __forceinline__ void copy_row(unsigned chunks, int line, int piece, int r,
-                                                  const bf16* src, bool valid) {
+  __device__ __forceinline__ void copy_row(unsigned chunks, int r, const bf16* src, bool valid) {
     const unsigned dst = chunks + line * kLineBytes + (piece ^ line % 8) * kPieceBytes +
                          r * kGatherRows * kLineBytes;
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      copy_piece(dst + c * kChunkBytes, src + c * kChunk + piece * kPiece, valid);
-    }
+    for (int c = 0; c < kChunks; ++c) copy_piece(dst + c * kChunkBytes, src + c * kChunk, valid);
   }
 
-  /// Chunks of the rows of a tile from step kFirst to kLast.
-  template <int kChunks>
-  __device__ __forceinline__ void copy_tile(unsigned chunks, int column, const TileIndices& indices,
-                                            int first_step, int steps) {
-#pragma unroll
-    for (int s = 0; s < steps; ++s) {
-      const int r = first_step + s;
-      const int mine = r * kGatherRows < kWarp ? indices.of[0] : indices.of[1];
-      const int i = __shfl_sync(0xffffffff, mine, r * kGatherRows % kWarp + line());
-      const bool valid = is_valid(i, a.s_kv);
-      copy_row<kChunks>(chunks, line(), piece(), r,
-                        a.kv + (valid ? i : 0) * a.kv_row_stride_elems + column, valid);
-    }
+  /// The piece at `column` of row i of kv.
+  __device__ __forceinline__ const bf16* kv_piece(int i, int column) const {
+    const unsigned long long row_bytes = a.kv_row_stride_bytes;
+    return reinterpret_cast<const bf16*>(
+        reinterpret_cast<const char*>(a.kv + column + piece * kPiece) +
+        static_cast<unsigned>(i) * row_bytes);
   }
 
-  /// Chunks of Q from that column.
+  /// Chunks of the heads r * 16 + line, from `column` of Q.
   template <int kChunks>
   __device__ __forceinline__ void copy_q(unsigned chunks, int column, int of_item, int first_step,
                                          int steps) {
     const int first = a.first_head(of_item);
     const bf16* src = a.q + a.token(of_item) * a.q_token_stride_elems +
-                      first * a.q_head_stride_elems + column;
+                      first * a.q_head_stride_elems + column + piece * kPiece;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
-      const int r = first_step + s, head = r * kGatherRows + line();
+      const int r = first_step + s, head = r * kGatherRows + line;
       const bool valid = first + head < a.h_q;
-      copy_row<kChunks>(chunks, line(), piece(), r, src + (valid ? head : 0) * a.q_head_stride_elems, valid);
+      copy_row<kChunks>(chunks, r, src + (valid ? head : 0) * a.q_head_stride_elems, valid);
     }
   }
 
   __device__ __forceinline__ int item() const { return blockIdx.x + number * gridDim.x; }
 
-  /// The next position, if there is one, into that slot, which is its own.
-  __device__ __forceinline__ void load(int slot) {
+  /// Rows, in steps from kFirst to kLast, of the next position, if there is one, into that slot, which
+  /// is its own; with the last rows it is done.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ void load_rows(int slot) {
     if (item() >= a.items()) return;
     const unsigned chunks = shared_address(&smem.ring[slot][group * kGroupChunks]);
     const int column = group * kGroupChunks * kChunk;
     if (is_q) {
-      copy_q<kGroupChunks>(chunks, column, item(), 0, kRowSteps);
-      row = a.index_row(item()) + lane;
-      left = length_of(smem, number) - lane;
+      copy_q<kGroupChunks>(chunks, column, item(), kFirst, kLast - kFirst);
+      if (kLast < kRowSteps) return;
+      row = a.index_row(item()) + line;
+      left = length_of(smem, number) - line;
     } else {
-      copy_tile<kGroupChunks>(chunks, column, next, 0, kRowSteps);
 #pragma unroll
-      for (int h = 0; h < kHalf; ++h) {
-        const unsigned listed = __ballot_sync(0xffffffff, is_valid(next.of[h], a.s_kv));
-        if (group == 0 && warp == h && lane == 0) smem.listed[slot][h] = listed;
+      for (int r = kFirst; r < kLast; ++r) {
+        const bool valid = is_valid(index[r], a.s_kv);
+        copy_row<kGroupChunks>(chunks, r, kv_piece(valid ? index[r] : 0, column), valid);
+        if (group == 0 && piece == 0) smem.listed[slot][r * kGatherRows + line] = valid;
       }
-      loaded = next;
+      if (kLast < kRowSteps) return;
+#pragma unroll
+      for (int s = 0; s < kRopeRowSteps; ++s) {
+        rope[s] = group == 0 ? index[s] : index[kRopeRowSteps + s];
+      }
       row += kBlockK, left -= kBlockK;
     }
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
-    if (group == 0 && warp < kHalf) arrive(smem.full[slot]);
-    const bool item_ends = !is_q && !__any_sync(0xffffffff, left > 0);
+    if (group == 0) arrive(smem.full[slot]);
+    const bool item_ends = !is_q && left + line <= 0;
     is_q = item_ends, number += item_ends;
 #pragma unroll
-    for (int h = 0; h < kHalf; ++h) next.of[h] = left > h * kWarp ? __ldg(row + h * kWarp) : -1;
+    for (int r = 0; r < kRowSteps; ++r) {
+      index[r] = left > r * kGatherRows ? __ldg(row + r * kGatherRows) : -1;
+    }
   }
+
+  __device__ __forceinline__ void load(int slot) { load_rows<0, kRowSteps>(slot); }
 
   /// The rope chunk of the tile that was loaded last, once Q K^T of the tile before it is done.
   __device__ __forceinline__ void load_rope() {
     if (!kHasRope) return;
-    copy_tile<1>(shared_address(&smem.rope), kDV, loaded, group * kRopeRowSteps, kRopeRowSteps);
+#pragma unroll
+    for (int s = 0; s < kRopeRowSteps; ++s) {
+      const bool valid = is_valid(rope[s], a.s_kv);
+      copy_row<1>(shared_address(&smem.rope), group * kRopeRowSteps + s,
+                  kv_piece(valid ? rope[s] : 0, kDV), valid);
+    }
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
   }
 
@@ -504,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
                        topk_length,
                        q_token_stride_elems,
                        q_head_stride_elems,
-                       kv_row_stride_elems,
+                       static_cast<unsigned>(kv_row_stride_elems * sizeof(bf16)),
                        indices_row_stride_elems,
                        s_q,
                        h_q,
@@ -517,7 +517,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < kSlots; ++s) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + kHalf);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + kGroupWarps);
     }
     mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kValueThreads);
     mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kValueThreads);
@@ -607,6 +607,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         if (kSingleFence) late(tile, number);
 #pragma unroll
         for (int c = 0; c < kTileChunks; ++c) {
+          if (c == kStoreChunk) {
+            if (tile > 0) store_p();
+            wgmma_fence_sync_aligned();
+          }
           if (c == kQRegChunks && !kSingleFence) late(tile, number);
 #pragma unroll
           for (int k = 0; k < kSteps; ++k) {
@@ -634,10 +638,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         }
         wgmma_commit_group_sync_aligned();
 
-        // Behind it: P of the tile before, and what is listed of this one.
-        if (kDeferP && tile > 0) store_p();
-        const unsigned listed_low = smem.listed[slot.index][0];
-        const unsigned listed_high = smem.listed[slot.index][1];
+        if (kStoreChunk >= kTileChunks && tile > 0) store_p();
+        const bool listed[kHalf] = {smem.listed[slot.index][lane] != 0,
+                                    smem.listed[slot.index][kWarp + lane] != 0};
+        const unsigned listed_low = __ballot_sync(0xffffffff, listed[0]);
+        const unsigned listed_high = __ballot_sync(0xffffffff, listed[1]);
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.s_done);
         slot.advance();
@@ -650,10 +655,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
           for (int e = 0; e < 32; e += 2) p[e / 2] = cvt_rn_bf16x2_f32(s[e + 1], s[e]);
           alpha[0] = alpha[1] = 1.0f;
         }
-        if (!kDeferP) store_p();
       }
       if (item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
-      if (kDeferP) store_p();
+      store_p();
 
       // The end of the item.
       const int first_head = a.first_head(item);
@@ -689,7 +693,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     find_length(smem, a, blockIdx.x, 0, value_warp, lane);
     find_length(smem, a, blockIdx.x + gridDim.x, 1, value_warp, lane);
     bar_sync(kValueGroup, kValueThreads);
-    Gather gather = {smem, a, group, warp, lane, 0, true};
+    Gather gather = {smem, a, group, thread / kPiece, thread % kPiece, 0, true};
     gather.load(0);
     gather.load(1);
     gather.load_q_chunks(blockIdx.x);
@@ -719,23 +723,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       for (; tiles > 0; --tiles) {
         wait(smem.p_full, p_parity);
         p_parity ^= 1;
-        // The rope chunk of the next tile but one; over the end of an item, of the next.
-        const auto load_ahead = [&] {
-          wait(smem.s_done, p_parity);
-          if (tiles > 2) gather.load_rope();
-        };
-        if (tiles > 1) {
-          if (kGate) load_ahead();
-        } else if (ahead < items) {
-          gather.load_q_chunks(ahead);
-          gather.load_rope();
-        }
         const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
         // A factor of exactly 1 changes no bit.
         if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
           for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
         }
+        if (kGate && tiles > 1) wait(smem.s_done, p_parity);
         // No proxy fence: the score warpgroup's, between the copies' end and p_full, is one for P and V.
         const unsigned long long p_desc =
             matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
@@ -744,14 +738,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         wgmma_fence_sync_aligned();
 #pragma unroll
         for (int k = 0; k < kBlockK / kMmaK; ++k) {
+          if (kEarlyRows && k == kBlockK / kMmaK / 2) wgmma_commit_group_sync_aligned();
           wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
               o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
         }
         wgmma_commit_group_sync_aligned();
-        if (!kGate && tiles > 1) load_ahead();
+        // The rope chunk of the next tile but one; at the end of an item, of the next.
+        if (tiles > 1) {
+          if (!kGate) wait(smem.s_done, p_parity);
+          if (tiles > 2) gather.load_rope();
+        } else if (ahead < items) {
+          gather.load_q_chunks(ahead);
+          gather.load_rope();
+        }
+        if (kEarlyRows) {
+          wgmma_wait_group_sync_aligned<1>();
+          gather.load_rows<0, kRowSteps / 2>(slot);
+        }
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.p_free);
-        gather.load(slot);
+        gather.load_rows<kEarlyRows ? kRowSteps / 2 : 0, kRowSteps>(slot);
         slot = slot + 1 == kSlots ? 0 : slot + 1;
       }
 

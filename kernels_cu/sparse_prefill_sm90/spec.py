@@ -8,7 +8,8 @@ _DEFAULT_BLOCKS = 132  # where no device is known
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
     "GATE": 1,
-    "DEFER_P": 1,
+    "STORE_CHUNK": 3,
+    "EARLY_ROWS": 1,
     "SINGLE_FENCE": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 184,

@@ -44,12 +44,16 @@ VERIFY_LIMIT_S, SANITIZE_LIMIT_S = 150, 200
 # Constants that replace the spec's, by name; each is built and timed beside it.
 ALTERNATIVES: dict[str, dict[str, int]] = {
     "ungated": {"GATE": 0},
-    "p_first": {"DEFER_P": 0},
+    "store_0": {"STORE_CHUNK": 0},
+    "store_1": {"STORE_CHUNK": 1},
+    "store_5": {"STORE_CHUNK": 5},
+    "store_8": {"STORE_CHUNK": 8},
+    "late_rows": {"EARLY_ROWS": 0},
+    "ungated_store_1": {"GATE": 0, "STORE_CHUNK": 1},
     "single_fence": {"SINGLE_FENCE": 1},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
-    "l2_128b": {"L2_PREFETCH_BYTES": 128},
+    "regs_176_168": {"SCORE_REGISTERS": 176, "VALUE_REGISTERS": 168},
     "no_softmax": {"SOFTMAX": 0},  # wrong results: the ceiling of this structure
-    "unordered": {"SOFTMAX": 0, "SYNC": 0},  # wrong results: the ceiling of this mix
 }
 ALTERNATIVE_ROWS = (
     "v32_kv8192",
