@@ -18,6 +18,7 @@
 #include "sparsekit/ptx/cp_async.cuh"
 #include "sparsekit/ptx/fence.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/ptx/global_store.cuh"
 #include "sparsekit/ptx/mbarrier.cuh"
 #include "sparsekit/ptx/setmaxnreg.cuh"
 #include "sparsekit/ptx/special_register.cuh"
@@ -83,8 +84,10 @@ enum : int {
   kHalf = kBlockK / kWarp,                 // rows of a tile by lanes
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
-  kLengthSlots = 4,                        // items whose length is known: one back to two ahead
-  kScanLoads = 8,                          // indices that a lane holds in one round of the scan
+  kPlans = 4,                              // positions whose rows are known: up to four ahead
+  kAhead = 3,                              // items whose length is known ahead of time
+  kLengthSlots = 8,                        // at least kAhead + 2
+  kScanLoads = 4,                          // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
 
@@ -97,6 +100,18 @@ static_assert(kHalf == 2, "a word of mask for 32 rows");
 
 // ---------------------------------------------------------------- shared memory
 
+enum Plan : int { kNone = -2, kTile = -1 };  // else Q, of the item of that number
+enum : unsigned { kUnlisted = 0xffffffff };  // a row of a tile that is not valid
+
+// What is planned next: Q of the item of that number in this block when left is kAtQ, else the tile
+// that begins at `column`, with that many columns to the end of the row.
+struct Course {
+  int number;
+  int left;
+  const int* column;
+};
+enum : int { kAtQ = -1 };
+
 // A chunk is 64 rows of 128 bytes; piece c of row r lies at piece c ^ (r % 8), which is the 128-byte
 // swizzle of wgmma, ldmatrix and stmatrix alike.
 struct SharedMemory {
@@ -106,10 +121,13 @@ struct SharedMemory {
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
   float o_scale[2][kHeads];  // item % 2: factor of O in out
-  unsigned char listed[kSlots][kBlockK];  // of a tile: whether the row is listed
+  // position % kPlans: what it is, and where the rows of a tile are, in pieces from the first of kv.
+  Course course;  // of the plans
+  int plan[kPlans];
+  unsigned rows[kPlans][kBlockK];
   int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp; the largest
   // Phases: of full, one a use of the slot; of the others as said.
-  unsigned long long full[kSlots];  // 256 copies and 4 warps: a slot has landed, and listed stands
+  unsigned long long full[kSlots];  // 256 copies and a warp: a slot has landed, and rows stand
   unsigned long long rope_full;     // 256 copies, a tile: its rope chunk has landed
   unsigned long long q_full;        // 256 copies, an item: the shared chunks of Q have landed
   unsigned long long s_done;        // 4 warps, a tile: Q K^T is done
@@ -185,6 +203,9 @@ __device__ __forceinline__ bool is_valid(int index, int s_kv) {
   return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
+/// The item of that number of this block.
+__device__ __forceinline__ int item_of(int number) { return blockIdx.x + number * gridDim.x; }
+
 /// What the kernel was called with.
 struct Arguments {
   const bf16* q;
@@ -192,7 +213,7 @@ struct Arguments {
   const int* indices;
   const int* topk_length;  // null: every column may count
   long long q_token_stride_elems, q_head_stride_elems;
-  unsigned kv_row_stride_bytes;
+  unsigned kv_row_stride_pieces;
   long long indices_row_stride_elems;
   int s_q, h_q, s_kv, topk;
 
@@ -228,8 +249,9 @@ __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, in
 }
 
 /// A value warp's word of the length of item `number` of this block. warp: of the eight.
-__device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int item,
-                                            int number, int warp, int lane) {
+__device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int number,
+                                            int warp, int lane) {
+  const int item = item_of(number);
   if (item >= a.items()) return;
   int end = a.topk;
   if (a.topk_length != nullptr) {
@@ -251,56 +273,99 @@ __device__ __forceinline__ int tiles_of(int length) {
 }
 
 /// A position in the ring.
-struct Slot {
-  int index = 0;
+struct Position {
+  int slot = 0;
   int parity = 0;  // of the phase of full that ends when it has landed
+  int plan = 0;
   __device__ __forceinline__ void advance() {
-    if (++index == kSlots) index = 0, parity ^= 1;
+    plan = (plan + 1) % kPlans;
+    if (++slot == kSlots) slot = 0, parity ^= 1;
   }
 };
 
 // ---------------------------------------------------------------- gather
 
-/// What a value warpgroup loads: in the order of the ring its half of the columns of Q, then of every
-/// tile; behind that its half of the rows of the rope chunks, and of the shared chunks of Q. Thread t
-/// copies piece t % 8 of the rows t / 8, t / 8 + 16, ...
+/// What a position is and where its rows are, found by one warp, a position a call. Lane l sees to
+/// the rows l and l + 32 of a tile, and holds their indices a position ahead: index.
+__device__ __forceinline__ void plan_next(SharedMemory& smem, const Arguments& a, int plan,
+                                          int lane, int (&index)[kHalf]) {
+  Course course = smem.course;
+  const int item = item_of(course.number);
+  if (item >= a.items()) {
+    if (lane == 0) smem.plan[plan] = kNone;
+    return;
+  }
+  if (course.left == kAtQ) {
+    if (lane == 0) smem.plan[plan] = course.number;
+    course.left = length_of(smem, course.number);
+    course.column = a.index_row(item);
+  } else {
+    if (lane == 0) smem.plan[plan] = kTile;
+#pragma unroll
+    for (int h = 0; h < kHalf; ++h) {
+      smem.rows[plan][h * kWarp + lane] =
+          is_valid(index[h], a.s_kv) ? index[h] * a.kv_row_stride_pieces : kUnlisted;
+    }
+    course.left -= kBlockK, course.column += kBlockK;
+    if (course.left <= 0) course.left = kAtQ, ++course.number;
+  }
+#pragma unroll
+  for (int h = 0; h < kHalf; ++h) {
+    const int column = h * kWarp + lane;
+    index[h] = column < course.left ? __ldg(course.column + column) : -1;
+  }
+  __syncwarp();
+  if (lane == 0) smem.course = course;
+  __syncwarp();
+}
+
+/// What a value warpgroup loads: its half of the columns of every position, its half of the rows of
+/// the rope chunks and of the shared chunks of Q. Thread t copies piece t % 8 of the rows t / 8,
+/// t / 8 + 16, ...
 struct Gather {
   SharedMemory& smem;
   const Arguments& a;
   int group, line, piece;  // line: thread / 8, piece: thread % 8
 
-  // Of the position that is loaded next.
-  int number;           // of its item in this block
-  bool is_q;            // of the item; else a tile
-  int left;             // columns of the row from this thread's first in the tile on
-  const int* row;       // from there, too
-  int index[kRowSteps];
-
-  int rope[kRopeRowSteps];  // of the tile that was loaded last: the rows of its rope chunk
+  /// The same, of this thread read anew: what hangs on it is not kept, where it would crowd out O.
+  __device__ __forceinline__ Gather here() const {
+    const int thread = tid_x() % kGroup;
+    return {smem, a, group, thread / kPiece, thread % kPiece};
+  }
 
   /// kChunks chunks of row r * 16 + line, from src.
   template <int kChunks>
-  __device__ __forceinline__ void copy_row(unsigned chunks, int r, const bf16* src, bool valid) {
+  __device__ __forceinline__ void copy_row(unsigned chunks, int r, const bf16* src,
+                                           bool valid) const {
     const unsigned dst = chunks + line * kLineBytes + (piece ^ line % 8) * kPieceBytes +
                          r * kGatherRows * kLineBytes;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) copy_piece(dst + c * kChunkBytes, src + c * kChunk, valid);
   }
 
-  /// The piece at `column` of row i of kv.
-  __device__ __forceinline__ const bf16* kv_piece(int i, int column) const {
-    const unsigned long long row_bytes = a.kv_row_stride_bytes;
-    return reinterpret_cast<const bf16*>(
-        reinterpret_cast<const char*>(a.kv + column + piece * kPiece) +
-        static_cast<unsigned>(i) * row_bytes);
+  /// Chunks of rows of a planned tile, from `column` of kv.
+  template <int kChunks>
+  __device__ __forceinline__ void copy_tile(unsigned chunks, int plan, int column, int first_step,
+                                            int steps) const {
+    const unsigned* rows = &smem.rows[plan][first_step * kGatherRows + line];
+    unsigned row[kRowSteps];
+#pragma unroll
+    for (int s = 0; s < steps; ++s) row[s] = rows[s * kGatherRows];
+#pragma unroll
+    for (int s = 0; s < steps; ++s) {
+      const bool valid = row[s] != kUnlisted;
+      const unsigned long long pieces = valid ? row[s] : 0;
+      copy_row<kChunks>(chunks, first_step + s, a.kv + column + piece * kPiece + pieces * kPiece,
+                        valid);
+    }
   }
 
-  /// Chunks of the heads r * 16 + line, from `column` of Q.
+  /// Chunks of heads of an item, from `column` of Q.
   template <int kChunks>
-  __device__ __forceinline__ void copy_q(unsigned chunks, int column, int of_item, int first_step,
-                                         int steps) {
-    const int first = a.first_head(of_item);
-    const bf16* src = a.q + a.token(of_item) * a.q_token_stride_elems +
+  __device__ __forceinline__ void copy_q(unsigned chunks, int item, int column, int first_step,
+                                         int steps) const {
+    const int first = a.first_head(item);
+    const bf16* src = a.q + a.token(item) * a.q_token_stride_elems +
                       first * a.q_head_stride_elems + column + piece * kPiece;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
@@ -310,61 +375,36 @@ struct Gather {
     }
   }
 
-  __device__ __forceinline__ int item() const { return blockIdx.x + number * gridDim.x; }
-
-  /// Rows, in steps from kFirst to kLast, of the next position, if there is one, into that slot, which
-  /// is its own; with the last rows it is done.
+  /// Rows, in steps from kFirst to kLast, of a planned position, into that slot; with the last rows it
+  /// lands when they do.
   template <int kFirst, int kLast>
-  __device__ __forceinline__ void load_rows(int slot) {
-    if (item() >= a.items()) return;
+  __device__ __forceinline__ void load_rows(int plan, int slot) {
+    const int what = smem.plan[plan];
+    if (what == kNone) return;
     const unsigned chunks = shared_address(&smem.ring[slot][group * kGroupChunks]);
     const int column = group * kGroupChunks * kChunk;
-    if (is_q) {
-      copy_q<kGroupChunks>(chunks, column, item(), kFirst, kLast - kFirst);
-      if (kLast < kRowSteps) return;
-      row = a.index_row(item()) + line;
-      left = length_of(smem, number) - line;
+    if (what == kTile) {
+      copy_tile<kGroupChunks>(chunks, plan, column, kFirst, kLast - kFirst);
     } else {
-#pragma unroll
-      for (int r = kFirst; r < kLast; ++r) {
-        const bool valid = is_valid(index[r], a.s_kv);
-        copy_row<kGroupChunks>(chunks, r, kv_piece(valid ? index[r] : 0, column), valid);
-        if (group == 0 && piece == 0) smem.listed[slot][r * kGatherRows + line] = valid;
-      }
-      if (kLast < kRowSteps) return;
-#pragma unroll
-      for (int s = 0; s < kRopeRowSteps; ++s) {
-        rope[s] = group == 0 ? index[s] : index[kRopeRowSteps + s];
-      }
-      row += kBlockK, left -= kBlockK;
+      copy_q<kGroupChunks>(chunks, item_of(what), column, kFirst, kLast - kFirst);
     }
+    if (kLast < kRowSteps) return;
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
-    if (group == 0) arrive(smem.full[slot]);
-    const bool item_ends = !is_q && left + line <= 0;
-    is_q = item_ends, number += item_ends;
-#pragma unroll
-    for (int r = 0; r < kRowSteps; ++r) {
-      index[r] = left > r * kGatherRows ? __ldg(row + r * kGatherRows) : -1;
-    }
+    if (threadIdx.x == kGroup) mbarrier_arrive_shared_cta_b64(shared_address(&smem.full[slot]));
   }
 
-  __device__ __forceinline__ void load(int slot) { load_rows<0, kRowSteps>(slot); }
+  __device__ __forceinline__ void load(int plan, int slot) { load_rows<0, kRowSteps>(plan, slot); }
 
-  /// The rope chunk of the tile that was loaded last, once Q K^T of the tile before it is done.
-  __device__ __forceinline__ void load_rope() {
-    if (!kHasRope) return;
-#pragma unroll
-    for (int s = 0; s < kRopeRowSteps; ++s) {
-      const bool valid = is_valid(rope[s], a.s_kv);
-      copy_row<1>(shared_address(&smem.rope), group * kRopeRowSteps + s,
-                  kv_piece(valid ? rope[s] : 0, kDV), valid);
-    }
+  /// The rope chunk of a planned position if it is a tile, once Q K^T of the tile before it is done.
+  __device__ __forceinline__ void load_rope(int plan) {
+    if (!kHasRope || smem.plan[plan] != kTile) return;
+    here().copy_tile<1>(shared_address(&smem.rope), plan, kDV, group * kRopeRowSteps, kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
   }
 
   /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
-  __device__ __forceinline__ void load_q_chunks(int of_item) {
-    copy_q<kQSharedChunks>(shared_address(&smem.q), kQRegChunks * kChunk, of_item,
+  __device__ __forceinline__ void load_q_chunks(int item) {
+    here().copy_q<kQSharedChunks>(shared_address(&smem.q), item, kQRegChunks * kChunk,
                            group * kRopeRowSteps, kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
   }
@@ -478,8 +518,7 @@ __device__ __forceinline__ void store_out(const float (&o)[128], const float (&s
         (t & 2 ? v[k] : v[k + 2]) = got;
       }
       if (r * 8 < heads_left) {
-        *reinterpret_cast<uint4*>(out_row + r * 8 * kDV + (4 * j + t) * kPiece) =
-            make_uint4(v[0], v[1], v[2], v[3]);
+        st_global_v4_b32(out_row + r * 8 * kDV + (4 * j + t) * kPiece, v);
       }
     }
   }
@@ -504,7 +543,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
                        topk_length,
                        q_token_stride_elems,
                        q_head_stride_elems,
-                       static_cast<unsigned>(kv_row_stride_elems * sizeof(bf16)),
+                       static_cast<unsigned>(kv_row_stride_elems / kPiece),
                        indices_row_stride_elems,
                        s_q,
                        h_q,
@@ -516,8 +555,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
   const int items = a.items();
 
   if (threadIdx.x == 0) {
+    smem.course = {0, kAtQ, nullptr};
     for (int s = 0; s < kSlots; ++s) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + kGroupWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + 1);
     }
     mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kValueThreads);
     mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kValueThreads);
@@ -539,7 +579,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     const int matrix_row = warp * kMmaK + lane % 16;
     const unsigned matrix_offset = matrix_row * kLineBytes, matrix_piece = lane / 16;
     const unsigned row_swizzle = lane % 8;
-    Slot slot;
+    Position at;
     int tile_parity = 0, p_parity = 1;  // p_free: no phase has ended, so 1 does not wait
 
     float s[32] = {}, alpha[2] = {};
@@ -574,18 +614,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     // Q from its slot to registers.
     unsigned q_reg[kQRegChunks][kSteps][4];
     const auto read_q = [&](int number) {
-      wait(smem.full[slot.index], slot.parity);
+      wait(smem.full[at.slot], at.parity);
 #pragma unroll
       for (int c = 0; c < kQRegChunks; ++c) {
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
           ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-              q_reg[c][k], shared_address(&smem.ring[slot.index][c][0][0]) + matrix_offset +
+              q_reg[c][k], shared_address(&smem.ring[at.slot][c][0][0]) + matrix_offset +
                                ((2 * k + matrix_piece) ^ row_swizzle) * kPieceBytes);
         }
       }
       arrive(smem.q_read[number % kQReads]);
-      slot.advance();
+      at.advance();
     };
 
     read_q(0);
@@ -598,10 +638,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       for (int tile = 0; tile < tiles; ++tile) {
         // S = Q K^T: what comes late last.
         const unsigned long long k_desc =
-            matrix_descriptor_128b(shared_address(&smem.ring[slot.index][0][0][0]), 1, kAtomBytes);
+            matrix_descriptor_128b(shared_address(&smem.ring[at.slot][0][0][0]), 1, kAtomBytes);
         const unsigned long long q_desc =
             matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
-        wait(smem.full[slot.index], slot.parity);
+        wait(smem.full[at.slot], at.parity);
         if (!kSingleFence) fence_copies();
         if (!kSingleFence) wgmma_fence_sync_aligned();
         if (kSingleFence) late(tile, number);
@@ -639,13 +679,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         wgmma_commit_group_sync_aligned();
 
         if (kStoreChunk >= kTileChunks && tile > 0) store_p();
-        const bool listed[kHalf] = {smem.listed[slot.index][lane] != 0,
-                                    smem.listed[slot.index][kWarp + lane] != 0};
-        const unsigned listed_low = __ballot_sync(0xffffffff, listed[0]);
-        const unsigned listed_high = __ballot_sync(0xffffffff, listed[1]);
+        const unsigned* listed = &smem.rows[at.plan][lane];
+        const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
+        const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.s_done);
-        slot.advance();
+        at.advance();
         tile_parity ^= 1;
 
         if (kSoftmax) {
@@ -690,31 +729,45 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     // -------------------------------------------------------------- value warpgroups
     setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
     const int group = warpgroup - 1, value_warp = group * kGroupWarps + warp;
-    find_length(smem, a, blockIdx.x, 0, value_warp, lane);
-    find_length(smem, a, blockIdx.x + gridDim.x, 1, value_warp, lane);
-    bar_sync(kValueGroup, kValueThreads);
-    Gather gather = {smem, a, group, thread / kPiece, thread % kPiece, 0, true};
-    gather.load(0);
-    gather.load(1);
-    gather.load_q_chunks(blockIdx.x);
-    gather.load_rope();
-    gather.load(2);
-
-    int slot = 0, p_parity = 0;  // p_parity: of the next tile, and of s_done alike
+    Gather gather = {smem, a, group, thread / kPiece, thread % kPiece};
+    int index[kHalf] = {};  // of the warp that plans
+    const bool plans = value_warp == 0;
 #pragma unroll 1
-    for (int item = blockIdx.x, number = 0; item < items; item += gridDim.x, ++number) {
-      const int ahead = item + gridDim.x;
+    for (int i = 0; i < kAhead; ++i) {
+      find_length(smem, a, i, value_warp, lane);
+    }
+    bar_sync(kValueGroup, kValueThreads);
+    if (plans) {
+#pragma unroll 1
+      for (int i = 0; i < kPlans; ++i) plan_next(smem, a, i, lane, index);
+    }
+    bar_sync(kValueGroup, kValueThreads);
+    gather.load(0, 0);
+    gather.load(1, 1);
+    gather.load_q_chunks(blockIdx.x);
+    gather.load_rope(1);
+    gather.load(2, 2);
+    bar_sync(kValueGroup, kValueThreads);  // all have read the first plan
+
+    int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
+    int p_parity = 0;        // of the next tile, and of s_done alike
+    const auto advance = [&] {
+      slot = slot + 1 == kSlots ? 0 : slot + 1;
+      plan = (plan + 1) % kPlans;
+    };
+#pragma unroll 1
+    for (int number = 0; item_of(number) < items; ++number) {
       int tiles = tiles_of(length_of(smem, number));  // to come
+      // Once Q stands in registers its slot is free.
+      if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
+      bar_sync(kValueGroup, kValueThreads);
       if (kHasRope && tiles > 1) {
         wait(smem.s_done, p_parity);
-        gather.load_rope();
+        gather.load_rope((plan + 2) % kPlans);
       }
-      // Q stands in registers: its slot takes what comes three positions later.
       wait(smem.q_read[number % kQReads], number / kQReads & 1);
-      gather.load(slot);
-      slot = slot + 1 == kSlots ? 0 : slot + 1;
-      find_length(smem, a, ahead + gridDim.x, number + 2, value_warp, lane);
-      bar_sync(kValueGroup, kValueThreads);
+      gather.load((plan + 3) % kPlans, slot);
+      advance();
       float o[128];
 #pragma unroll
       for (int e = 0; e < 128; ++e) o[e] = 0.0f;
@@ -743,25 +796,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
               o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
         }
         wgmma_commit_group_sync_aligned();
-        // The rope chunk of the next tile but one; at the end of an item, of the next.
+        // Under P V: what is to be read three positions on and more.
         if (tiles > 1) {
           if (!kGate) wait(smem.s_done, p_parity);
-          if (tiles > 2) gather.load_rope();
-        } else if (ahead < items) {
-          gather.load_q_chunks(ahead);
-          gather.load_rope();
+        } else {
+          if (item_of(number + 1) < items) gather.load_q_chunks(item_of(number + 1));
+          find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp);
         }
+        gather.load_rope((plan + 2) % kPlans);
+        if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
         if (kEarlyRows) {
           wgmma_wait_group_sync_aligned<1>();
-          gather.load_rows<0, kRowSteps / 2>(slot);
+          gather.load_rows<0, kRowSteps / 2>((plan + 3) % kPlans, slot);
         }
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.p_free);
-        gather.load_rows<kEarlyRows ? kRowSteps / 2 : 0, kRowSteps>(slot);
-        slot = slot + 1 == kSlots ? 0 : slot + 1;
+        gather.load_rows<kEarlyRows ? kRowSteps / 2 : 0, kRowSteps>((plan + 3) % kPlans, slot);
+        advance();
       }
 
       wait(smem.end_full[number % 2], number / 2 & 1);
+      const int item = item_of(number);
       const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
       const int head = warp * kMmaK + end_lane / 4, first_head = a.first_head(item);
       const float scale[2] = {smem.o_scale[number % 2][head], smem.o_scale[number % 2][head + 8]};

@@ -8,7 +8,7 @@ _DEFAULT_BLOCKS = 132  # where no device is known
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
     "GATE": 1,
-    "STORE_CHUNK": 3,
+    "STORE_CHUNK": 5,
     "EARLY_ROWS": 1,
     "SINGLE_FENCE": 0,
     "L2_PREFETCH_BYTES": 256,
