@@ -156,11 +156,13 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 /// The score of a masked column, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
-/// nothing. No finite score is below it.
+/// nothing. No finite score is below it, and scaled by no less than least_scale() its weight is 0.
 __device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
 
-enum : unsigned { kLog2EBits = 0x3fb8aa3b };
+enum : unsigned { kLog2EBits = 0x3fb8aa3b, kLeastScaleBits = 0x21800000 };  // 2^-60
 __device__ __forceinline__ float log2_e() { return __int_as_float(kLog2EBits); }
+
+__device__ __forceinline__ float least_scale() { return __int_as_float(kLeastScaleBits); }
 
 /// e^x; 0 for -inf.
 __device__ __forceinline__ float natural_exp(float x) { return ex2_approx_ftz_f32(x * log2_e()); }
@@ -412,9 +414,10 @@ struct Gather {
 
 // ---------------------------------------------------------------- softmax
 
-/// Online softmax of the two heads of a lane, kept by the four lanes of a quad. Weights are
-/// exp(x - ref): the reference follows the maximum only when it lags by more than kMaxLag, since
-/// every move costs a pass over O.
+/// Online softmax of the two heads of a lane, kept by the four lanes of a quad, over scores s that
+/// `scale`, which is at least least_scale(), is still to multiply. Weights are exp((s - ref) scale): the
+/// reference follows the maximum only when it lags by more than kMaxLag, since every move costs a pass
+/// over O.
 struct Softmax {
   float max[2];     // masked() while no score above it was seen, and so is ref
   float ref[2];
@@ -427,47 +430,45 @@ struct Softmax {
   }
 
   /// S of one tile to P, packed in pairs, and the factors of O.
-  __device__ __forceinline__ void tile(const float (&s)[32], unsigned (&p)[16], float (&alpha)[2],
+  __device__ __forceinline__ void tile(float (&s)[32], unsigned (&p)[16], float (&alpha)[2],
                                        unsigned listed_low, unsigned listed_high, int t,
-                                       float sm_scale) {
+                                       float scale) {
     constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
-    float x[32], top[2] = {max[0], max[1]};
-#pragma unroll
-    for (int e = 0; e < 32; ++e) {
-      x[e] = s[e] * sm_scale;
-    }
+    float top[2] = {max[0], max[1]};
     if ((listed_low & listed_high) != 0xffffffff) {
 #pragma unroll
       for (int e = 0; e < 32; ++e) {
         const int column = e / 4 * 8 + e % 2;
         const unsigned listed = (column < 32 ? listed_low : listed_high) >> 2 * t;
-        if ((listed >> column % 32 & 1) == 0) x[e] = masked();
+        if ((listed >> column % 32 & 1) == 0) s[e] = masked();
       }
     }
 #pragma unroll
     for (int e = 0; e < 32; ++e) {
       const int r = e / 2 % 2;
-      top[r] = max_NaN_f32(top[r], x[e]);
-      poison[r] = __fmaf_rn(x[e], 0.0f, poison[r]);
+      top[r] = max_NaN_f32(top[r], s[e]);
+      poison[r] = __fmaf_rn(s[e], 0.0f, poison[r]);
     }
+    const float exponent_scale = scale * log2_e();
     float subtracted[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       top[r] = max_NaN_f32(top[r], __shfl_xor_sync(0xffffffff, top[r], 1));
       top[r] = max_NaN_f32(top[r], __shfl_xor_sync(0xffffffff, top[r], 2));
       // While nothing was seen 0 is subtracted, so that masked columns have the weight 0.
-      const float new_ref = top[r] - ref[r] <= kMaxLag ? ref[r] : top[r];
+      const float new_ref = (top[r] - ref[r]) * scale <= kMaxLag ? ref[r] : top[r];
       const float less = new_ref == masked() ? 0.0f : new_ref;
-      alpha[r] = new_ref == ref[r] ? 1.0f : natural_exp(ref[r] - less);
-      subtracted[r] = -less * log2_e();
+      alpha[r] = new_ref == ref[r] ? 1.0f : natural_exp((ref[r] - less) * scale);
+      subtracted[r] = -less * exponent_scale;
+      poison[r] = __fmaf_rn(subtracted[r], 0.0f, poison[r]);  // a finite score may leave its type
       max[r] = top[r], ref[r] = new_ref, sum[r] *= alpha[r];
     }
     float tile_sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int e = 0; e < 32; e += 2) {
       const int r = e / 2 % 2;
-      const float p0 = ex2_approx_ftz_f32(__fmaf_rn(x[e], log2_e(), subtracted[r]));
-      const float p1 = ex2_approx_ftz_f32(__fmaf_rn(x[e + 1], log2_e(), subtracted[r]));
+      const float p0 = ex2_approx_ftz_f32(__fmaf_rn(s[e], exponent_scale, subtracted[r]));
+      const float p1 = ex2_approx_ftz_f32(__fmaf_rn(s[e + 1], exponent_scale, subtracted[r]));
       tile_sum[r] += p0 + p1;
       p[e / 2] = cvt_rn_bf16x2_f32(p1, p0);
     }
@@ -582,6 +583,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     Position at;
     int tile_parity = 0, p_parity = 1;  // p_free: no phase has ended, so 1 does not wait
 
+    const float scale = sm_scale >= least_scale() ? sm_scale : 1.0f;
     float s[32] = {}, alpha[2] = {};
     unsigned p[16] = {};
     Softmax rows;
@@ -688,7 +690,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         tile_parity ^= 1;
 
         if (kSoftmax) {
-          rows.tile(s, p, alpha, listed_low, listed_high, t, sm_scale);
+          if (scale != sm_scale) {  // it is tiny, not positive or not a number
+#pragma unroll
+            for (int e = 0; e < 32; ++e) s[e] *= sm_scale;
+          }
+          rows.tile(s, p, alpha, listed_low, listed_high, t, scale);
         } else {
 #pragma unroll
           for (int e = 0; e < 32; e += 2) p[e / 2] = cvt_rn_bf16x2_f32(s[e + 1], s[e]);
@@ -715,10 +721,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
           const float sink =
               attn_sink != nullptr && exists ? __ldg(attn_sink + first_head + head) : -infinity();
           smem.o_scale[number % 2][head] =
-              empty ? 0.0f : output_scale(rows.ref[r], sum, sink) + poison;
+              empty ? 0.0f : output_scale(rows.ref[r] * scale, sum, sink) + poison;
           if (exists) {
-            const float log_sum = rows.max[r] == infinity() ? infinity() : rows.ref[r] + logf(sum);
-            max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : rows.max[r];
+            const float max = rows.max[r] * scale;
+            const float log_sum = max == infinity() ? max : rows.ref[r] * scale + logf(sum);
+            max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
             lse[first_row + head] = empty ? infinity() : log_sum;
           }
         }

@@ -4,6 +4,7 @@ from sparsekit.model import Arg, Call, Entry, Instance, Kernel, Launch, Override
 
 HEADS_PER_BLOCK = 64
 _DEFAULT_BLOCKS = 132  # where no device is known
+_MOST_POOL_BYTES = 16 * (2**32 - 1)
 
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
@@ -51,6 +52,16 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     return (Launch(ENTRY.name, (min(items, blocks), 1, 1)),)
 
 
+def reject(variant: Variant, call: Call) -> str | None:
+    """Where a row begins is counted in pieces of 16 bytes, in 32 bits."""
+    if "kv" not in call.strides:
+        return None
+    bytes_to_end = 2 * call.dims["s_kv"] * call.strides["kv"][0]
+    if bytes_to_end >= _MOST_POOL_BYTES:
+        return f"it is for pools below {_MOST_POOL_BYTES} bytes, found {bytes_to_end}"
+    return None
+
+
 KERNEL = Kernel(
     lang="cuda",
     op="sparse_prefill",
@@ -63,5 +74,6 @@ KERNEL = Kernel(
     ),
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),
     launches=launches,
+    reject=reject,
     proven_on=(),
 )

@@ -45,14 +45,14 @@ VERIFY_LIMIT_S, SANITIZE_LIMIT_S = 150, 200
 ALTERNATIVES: dict[str, dict[str, int]] = {
     "ungated": {"GATE": 0},
     "store_0": {"STORE_CHUNK": 0},
-    "store_1": {"STORE_CHUNK": 1},
-    "store_5": {"STORE_CHUNK": 5},
+    "store_3": {"STORE_CHUNK": 3},
+    "store_4": {"STORE_CHUNK": 4},
+    "store_7": {"STORE_CHUNK": 7},
     "store_8": {"STORE_CHUNK": 8},
     "late_rows": {"EARLY_ROWS": 0},
-    "ungated_store_1": {"GATE": 0, "STORE_CHUNK": 1},
+    "ungated_store_3": {"GATE": 0, "STORE_CHUNK": 3},
     "single_fence": {"SINGLE_FENCE": 1},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
-    "regs_176_168": {"SCORE_REGISTERS": 176, "VALUE_REGISTERS": 168},
     "no_softmax": {"SOFTMAX": 0},  # wrong results: the ceiling of this structure
 }
 ALTERNATIVE_ROWS = (
