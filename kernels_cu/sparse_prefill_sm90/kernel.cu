@@ -43,7 +43,7 @@ enum : int {
   kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kStoreChunk = SK_STORE_CHUNK,        // P of a tile is stored before this chunk of the next Q K^T
-  kEarlyRows = SK_EARLY_ROWS,          // a slot's first half of rows is loaded under P V of the other
+  kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
@@ -120,7 +120,7 @@ struct SharedMemory {
   bf16 p[kHeads][kBlockK];
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
-  float o_scale[2][kHeads];  // item % 2: factor of O in out
+  float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
   // position % kPlans: what it is, and where the rows of a tile are, in pieces from the first of kv.
   Course course;  // of the plans
   int plan[kPlans];
@@ -130,13 +130,13 @@ struct SharedMemory {
   unsigned long long full[kSlots];  // 256 copies and a warp: a slot has landed, and rows stand
   unsigned long long rope_full;     // 256 copies, a tile: its rope chunk has landed
   unsigned long long q_full;        // 256 copies, an item: the shared chunks of Q have landed
-  unsigned long long s_done;        // 4 warps, a tile: Q K^T is done
+  unsigned long long s_done;        // 4 warps, a tile but an item's first if none waits: Q K^T is done
   unsigned long long p_full;        // 4 warps, a tile: P and alpha stand
   unsigned long long p_free;        // 8 warps, a tile: they have been read
   // 4 warps, one of the barriers an item, in turn: an item of one tile may be over before those who
   // wait have seen the end of those before.
   unsigned long long q_read[kQReads];  // the slot of Q may be loaded anew
-  unsigned long long end_full[2];      // o_scale stands
+  unsigned long long end_full[2];      // end_of_row stands
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
@@ -190,10 +190,10 @@ __device__ __forceinline__ void copy_piece(unsigned dst_shared, const bf16* src,
   }
 }
 
-/// One arrival of the whole warp.
+/// What one warp brings to a barrier: kArrivingLanes arrivals, for all that its lanes have done.
 __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   __syncwarp();
-  if (threadIdx.x % kWarp == 0) mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+  if (threadIdx.x % kWarp < kArrivingLanes) mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
 }
 
 /// The index in `column`; -1, which is never valid, outside [0, columns).
@@ -345,16 +345,22 @@ struct Gather {
     for (int c = 0; c < kChunks; ++c) copy_piece(dst + c * kChunkBytes, src + c * kChunk, valid);
   }
 
-  /// Chunks of rows of a planned tile, from `column` of kv.
-  template <int kChunks>
-  __device__ __forceinline__ void copy_tile(unsigned chunks, int plan, int column, int first_step,
-                                            int steps) const {
-    const unsigned* rows = &smem.rows[plan][first_step * kGatherRows + line];
-    unsigned row[kRowSteps];
+  /// Where the rows r * 16 + line of a planned tile are, from step r = first_step on.
+  template <int kCount>
+  __device__ __forceinline__ void read_rows(unsigned (&row)[kCount], int plan,
+                                            int first_step) const {
 #pragma unroll
-    for (int s = 0; s < steps; ++s) row[s] = rows[s * kGatherRows];
+    for (int s = 0; s < kCount; ++s) {
+      row[s] = smem.rows[plan][(first_step + s) * kGatherRows + line];
+    }
+  }
+
+  /// Chunks of those rows, from `column` of kv.
+  template <int kChunks, int kCount>
+  __device__ __forceinline__ void copy_tile(unsigned chunks, int column,
+                                            const unsigned (&row)[kCount], int first_step) const {
 #pragma unroll
-    for (int s = 0; s < steps; ++s) {
+    for (int s = 0; s < kCount; ++s) {
       const bool valid = row[s] != kUnlisted;
       const unsigned long long pieces = valid ? row[s] : 0;
       copy_row<kChunks>(chunks, first_step + s, a.kv + column + piece * kPiece + pieces * kPiece,
@@ -377,31 +383,40 @@ struct Gather {
     }
   }
 
-  /// Rows, in steps from kFirst to kLast, of a planned position, into that slot; with the last rows it
-  /// lands when they do.
-  template <int kFirst, int kLast>
-  __device__ __forceinline__ void load_rows(int plan, int slot) {
-    const int what = smem.plan[plan];
+  /// A planned position, whose rows have been read, into that slot.
+  __device__ __forceinline__ void load(int what, const unsigned (&row)[kRowSteps], int slot) {
     if (what == kNone) return;
     const unsigned chunks = shared_address(&smem.ring[slot][group * kGroupChunks]);
     const int column = group * kGroupChunks * kChunk;
     if (what == kTile) {
-      copy_tile<kGroupChunks>(chunks, plan, column, kFirst, kLast - kFirst);
+      copy_tile<kGroupChunks>(chunks, column, row, 0);
     } else {
-      copy_q<kGroupChunks>(chunks, item_of(what), column, kFirst, kLast - kFirst);
+      copy_q<kGroupChunks>(chunks, item_of(what), column, 0, kRowSteps);
     }
-    if (kLast < kRowSteps) return;
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
-    if (threadIdx.x == kGroup) mbarrier_arrive_shared_cta_b64(shared_address(&smem.full[slot]));
+    __syncwarp();
+    if (threadIdx.x - kGroup < kArrivingLanes) {  // of the warp that plans
+      mbarrier_arrive_shared_cta_b64(shared_address(&smem.full[slot]));
+    }
   }
 
-  __device__ __forceinline__ void load(int plan, int slot) { load_rows<0, kRowSteps>(plan, slot); }
+  __device__ __forceinline__ void load(int plan, int slot) {
+    unsigned row[kRowSteps];
+    read_rows(row, plan, 0);
+    load(smem.plan[plan], row, slot);
+  }
 
   /// The rope chunk of a planned position if it is a tile, once Q K^T of the tile before it is done.
-  __device__ __forceinline__ void load_rope(int plan) {
-    if (!kHasRope || smem.plan[plan] != kTile) return;
-    here().copy_tile<1>(shared_address(&smem.rope), plan, kDV, group * kRopeRowSteps, kRopeRowSteps);
+  __device__ __forceinline__ void load_rope(int what, const unsigned (&row)[kRopeRowSteps]) {
+    if (!kHasRope || what != kTile) return;
+    here().copy_tile<1>(shared_address(&smem.rope), kDV, row, group * kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
+  }
+
+  __device__ __forceinline__ void load_rope(int plan) {
+    unsigned row[kRopeRowSteps];
+    read_rows(row, plan, group * kRopeRowSteps);
+    load_rope(smem.plan[plan], row);
   }
 
   /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
@@ -558,20 +573,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
   if (threadIdx.x == 0) {
     smem.course = {0, kAtQ, nullptr};
     for (int s = 0; s < kSlots; ++s) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + 1);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kValueThreads + kArrivingLanes);
     }
     mbarrier_init_shared_cta_b64(shared_address(&smem.rope_full), kValueThreads);
     mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kValueThreads);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.s_done), kGroupWarps);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kGroupWarps);
-    mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueWarps);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.s_done), kGroupWarps * kArrivingLanes);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.p_full), kGroupWarps * kArrivingLanes);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.p_free), kValueWarps * kArrivingLanes);
     for (int i = 0; i < kQReads; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.q_read[i]), kGroupWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.q_read[i]), kGroupWarps * kArrivingLanes);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps * kArrivingLanes);
     }
   }
+  if (threadIdx.x < kPlans * kBlockK) smem.rows[0][threadIdx.x] = kUnlisted;
   __syncthreads();
 
   if (warpgroup == 0) {
@@ -685,7 +701,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
         const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
         wgmma_wait_group_sync_aligned<0>();
-        arrive(smem.s_done);
+        if (tile > 0 || (kHasRope && tiles > 1)) arrive(smem.s_done);
         at.advance();
         tile_parity ^= 1;
 
@@ -717,14 +733,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         const bool empty = sum == 0.0f && poison == 0.0f;
         const int head = warp * kMmaK + r * 8 + g;
         if (t == 0) {
-          const bool exists = first_head + head < h_q;
-          const float sink =
-              attn_sink != nullptr && exists ? __ldg(attn_sink + first_head + head) : -infinity();
-          smem.o_scale[number % 2][head] =
-              empty ? 0.0f : output_scale(rows.ref[r] * scale, sum, sink) + poison;
-          if (exists) {
-            const float max = rows.max[r] * scale;
-            const float log_sum = max == infinity() ? max : rows.ref[r] * scale + logf(sum);
+          const float ref = rows.ref[r] * scale, max = rows.max[r] * scale;
+          smem.end_of_row[number % 2][head] = make_float2(ref, sum + poison);
+          if (first_head + head < h_q) {
+            const float log_sum = max == infinity() ? max : ref + logf(sum);
             max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
             lse[first_row + head] = empty ? infinity() : log_sum;
           }
@@ -757,7 +769,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     bar_sync(kValueGroup, kValueThreads);  // all have read the first plan
 
     int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
-    int p_parity = 0;        // of the next tile, and of s_done alike
+    int p_parity = 0, s_parity = 0;
+    const auto wait_s_done = [&] {
+      wait(smem.s_done, s_parity);
+      s_parity ^= 1;
+    };
     const auto advance = [&] {
       slot = slot + 1 == kSlots ? 0 : slot + 1;
       plan = (plan + 1) % kPlans;
@@ -769,7 +785,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
       bar_sync(kValueGroup, kValueThreads);
       if (kHasRope && tiles > 1) {
-        wait(smem.s_done, p_parity);
+        wait_s_done();
         gather.load_rope((plan + 2) % kPlans);
       }
       wait(smem.q_read[number % kQReads], number / kQReads & 1);
@@ -783,13 +799,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       for (; tiles > 0; --tiles) {
         wait(smem.p_full, p_parity);
         p_parity ^= 1;
+        // Read ahead of P V, under which shared memory is slow.
+        const int rope_what = smem.plan[(plan + 2) % kPlans];
+        unsigned rope_row[kRopeRowSteps];
+        gather.read_rows(rope_row, (plan + 2) % kPlans, group * kRopeRowSteps);
         const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
         // A factor of exactly 1 changes no bit.
         if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
           for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
         }
-        if (kGate && tiles > 1) wait(smem.s_done, p_parity);
+        if (kGate && tiles > 1) wait_s_done();
         // No proxy fence: the score warpgroup's, between the copies' end and p_full, is one for P and V.
         const unsigned long long p_desc =
             matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
@@ -798,39 +818,47 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
         wgmma_fence_sync_aligned();
 #pragma unroll
         for (int k = 0; k < kBlockK / kMmaK; ++k) {
-          if (kEarlyRows && k == kBlockK / kMmaK / 2) wgmma_commit_group_sync_aligned();
           wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
               o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
         }
         wgmma_commit_group_sync_aligned();
-        // Under P V: what is to be read three positions on and more.
-        if (tiles > 1) {
-          if (!kGate) wait(smem.s_done, p_parity);
-        } else {
-          if (item_of(number + 1) < items) gather.load_q_chunks(item_of(number + 1));
+        if (!kGate && tiles > 1) wait_s_done();
+        gather.load_rope(rope_what, rope_row);
+        if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
+        if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(item_of(number + 1));
+        // Once an item, and not at its end if it can be helped.
+        if (tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, number)) == 1)) {
           find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp);
         }
-        gather.load_rope((plan + 2) % kPlans);
-        if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
-        if (kEarlyRows) {
-          wgmma_wait_group_sync_aligned<1>();
-          gather.load_rows<0, kRowSteps / 2>((plan + 3) % kPlans, slot);
-        }
+        const int what = smem.plan[(plan + 3) % kPlans];
+        unsigned row[kRowSteps];
+        gather.read_rows(row, (plan + 3) % kPlans, 0);
         wgmma_wait_group_sync_aligned<0>();
         arrive(smem.p_free);
-        gather.load_rows<kEarlyRows ? kRowSteps / 2 : 0, kRowSteps>((plan + 3) % kPlans, slot);
+        gather.load(what, row, slot);
         advance();
       }
 
-      wait(smem.end_full[number % 2], number / 2 & 1);
       const int item = item_of(number);
       const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
       const int head = warp * kMmaK + end_lane / 4, first_head = a.first_head(item);
-      const float scale[2] = {smem.o_scale[number % 2][head], smem.o_scale[number % 2][head + 8]};
+      float factor[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        factor[r] = attn_sink != nullptr && first_head + head + r * 8 < h_q
+                        ? __ldg(attn_sink + first_head + head + r * 8)
+                        : -infinity();
+      }
+      wait(smem.end_full[number % 2], number / 2 & 1);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 end = smem.end_of_row[number % 2][head + r * 8];
+        factor[r] = end.y == 0.0f ? 0.0f : output_scale(end.x, end.y, factor[r]);
+      }
       bf16* out_row =
           out + (static_cast<long long>(a.token(item)) * h_q + first_head + head) * kDV +
           group * (kDV / kValueGroups);
-      store_out(o, scale, out_row, h_q - first_head - head, end_lane % 4);
+      store_out(o, factor, out_row, h_q - first_head - head, end_lane % 4);
     }
   }
 }

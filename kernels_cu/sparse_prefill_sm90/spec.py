@@ -10,7 +10,7 @@ _BASE = {
     "Q_REGISTER_CHUNKS": 7,
     "GATE": 1,
     "STORE_CHUNK": 5,
-    "EARLY_ROWS": 1,
+    "ARRIVING_LANES": 1,
     "SINGLE_FENCE": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 184,
