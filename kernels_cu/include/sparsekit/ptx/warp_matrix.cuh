@@ -38,6 +38,33 @@ __device__ __forceinline__ void stmatrix_sync_aligned_m8n8_x4_shared_b16(unsigne
                : "memory");
 }
 
+/// stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 (PTX ISA "stmatrix"), sm_90 and later: each 8 x 8
+/// matrix is stored transposed; lanes 0-15 address rows.
+__device__ __forceinline__ void stmatrix_sync_aligned_m8n8_x2_trans_shared_b16(
+    unsigned row_shared, const unsigned (&s)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row_shared),
+               "r"(s[0]), "r"(s[1])
+               : "memory");
+}
+
+/// stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 (PTX ISA "stmatrix"), sm_90 and later: the same of
+/// four.
+__device__ __forceinline__ void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(
+    unsigned row_shared, const unsigned (&s)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_shared),
+      "r"(s[0]), "r"(s[1]), "r"(s[2]), "r"(s[3])
+      : "memory");
+}
+
+/// movmatrix.sync.aligned.m8n8.trans.b16 (PTX ISA "movmatrix"): an 8 x 8 matrix, a row in each quad,
+/// transposed.
+__device__ __forceinline__ unsigned movmatrix_sync_aligned_m8n8_trans_b16(unsigned a) {
+  unsigned d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+  return d;
+}
+
 /// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 (PTX ISA "mma"): c += a b.
 __device__ __forceinline__ void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
     float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

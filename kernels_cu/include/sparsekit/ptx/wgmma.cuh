@@ -33,6 +33,108 @@ __device__ __forceinline__ unsigned long long matrix_descriptor_128b(unsigned sh
          static_cast<unsigned long long>(stride_bytes >> 4) << 32 | 1ull << 62;
 }
 
+/// wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
+/// unless `scale_d` is 0. A in shared memory.
+__device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n8k16_f32_bf16_bf16(
+    float (&d)[4], unsigned long long a, unsigned long long b, int scale_d) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3}, "
+      "%4, %5, p, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b), "r"(scale_d));
+}
+
+/// wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
+/// unless `scale_d` is 0. A in shared memory, its rows adjoining.
+__device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n8k16_f32_bf16_bf16_a_transposed(
+    float (&d)[4], unsigned long long a, unsigned long long b, int scale_d) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3}, "
+      "%4, %5, p, 1, 1, 1, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b), "r"(scale_d));
+}
+
+/// wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
+/// unless `scale_d` is 0. A in shared memory.
+__device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n16k16_f32_bf16_bf16(
+    float (&d)[8], unsigned long long a, unsigned long long b, int scale_d) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "%8, %9, p, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7])
+      : "l"(a), "l"(b), "r"(scale_d));
+}
+
+/// wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
+/// unless `scale_d` is 0. A in shared memory, its rows adjoining.
+__device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n16k16_f32_bf16_bf16_a_transposed(
+    float (&d)[8], unsigned long long a, unsigned long long b, int scale_d) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "%8, %9, p, 1, 1, 1, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7])
+      : "l"(a), "l"(b), "r"(scale_d));
+}
+
+/// wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
+/// unless `scale_d` is 0. A in shared memory.
+__device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n32k16_f32_bf16_bf16(
+    float (&d)[16], unsigned long long a, unsigned long long b, int scale_d) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, p, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+        "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a), "l"(b), "r"(scale_d));
+}
+
+/// wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
+/// unless `scale_d` is 0. A in shared memory, its rows adjoining.
+__device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n32k16_f32_bf16_bf16_a_transposed(
+    float (&d)[16], unsigned long long a, unsigned long long b, int scale_d) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, p, 1, 1, 1, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+        "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a), "l"(b), "r"(scale_d));
+}
+
 /// wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 (PTX ISA "wgmma.mma_async"): d = a b, plus d
 /// unless `scale_d` is 0. A in registers.
 __device__ __forceinline__ void wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16_registers(
