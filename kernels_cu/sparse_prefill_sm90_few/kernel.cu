@@ -21,6 +21,7 @@
 #include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/ptx/global_store.cuh"
 #include "sparsekit/ptx/mbarrier.cuh"
+#include "sparsekit/ptx/setmaxnreg.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/ptx/warp_matrix.cuh"
 #include "sparsekit/ptx/wgmma.cuh"
@@ -45,7 +46,12 @@ enum : int {
   kPBuffers = SK_P_BUFFERS,
   kValueGroups = SK_VALUE_GROUPS,  // warpgroups that share the columns of O
   kScoreChains = SK_SCORE_CHAINS,  // accumulators that take the steps of K Q^T in turn
+  kLookAhead = SK_LOOK_AHEAD,  // K Q^T of a tile that has landed before the softmax of the last
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
+  kScoreRegs = SK_SCORE_REGISTERS,
+  kValueRegs = SK_VALUE_REGISTERS,
+  kGatherRegs = SK_GATHER_REGISTERS,
+  kPlanRegs = SK_PLAN_REGISTERS,
   // 0 to measure only. Without the fence nothing orders copies and wgmma; without copies, or
   // products, the results are wrong.
   kProxyFence = SK_PROXY_FENCE,
@@ -60,8 +66,8 @@ enum : int {
   kValueWarps = kValueGroups * kGroupWarps,
   kScoreGroup = 0,  // the first value warpgroup is 1
   kGatherGroup = 1 + kValueGroups,
-  kPlanGroup = kGatherGroup + 1,  // one warp
-  kThreads = kPlanGroup * kGroup + kWarp,
+  kPlanGroup = kGatherGroup + 1,  // of which one warp works
+  kThreads = (kPlanGroup + 1) * kGroup,
 
   kMmaK = 16,       // contraction length of one wgmma
   kChunk = 64,      // bf16 in 128 bytes: a line of the 128-byte swizzle
@@ -173,6 +179,11 @@ __device__ __forceinline__ void wait(const unsigned long long& barrier, int pari
   }
 }
 
+/// Whether it has ended by now.
+__device__ __forceinline__ bool has_ended(const unsigned long long& barrier, int parity) {
+  return mbarrier_test_wait_parity_shared_cta_b64(shared_address(&barrier), parity);
+}
+
 /// One arrival for all that the lanes of a warp have done.
 __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   __syncwarp();
@@ -212,8 +223,11 @@ template <int kCount>
 struct Position {
   int slot = 0;
   int parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++slot == kCount) slot = 0, parity ^= 1;
+  __device__ __forceinline__ void advance() { *this = ahead(1); }
+  /// At most kCount places on.
+  __device__ __forceinline__ Position ahead(int places) const {
+    const int to = slot + places;
+    return to < kCount ? Position{to, parity} : Position{to - kCount, parity ^ 1};
   }
 };
 
@@ -449,12 +463,10 @@ __device__ __forceinline__ float output_scale(float m, float l, float sink) {
   return weight / (l * weight + sink_weight);
 }
 
-/// The slot of a chunk of a tile, the i-th of a value warpgroup, by those of the units. At most two
-/// units come into question, so that no register is indexed.
-__device__ __forceinline__ int slot_of(const int (&slots)[kUnits], int i, int chunk) {
+/// The unit of a chunk of a tile, the i-th of a value warpgroup: one of two, by constants.
+__device__ __forceinline__ int unit_of(int i, int chunk) {
   const int first = (i * kValueGroups + kHasRope) / kUnitChunks;
-  const int last = (i * kValueGroups + kHasRope + kValueGroups - 1) / kUnitChunks;
-  return chunk / kUnitChunks == first ? slots[first] : slots[last];
+  return first + (chunk >= (first + 1) * kUnitChunks);
 }
 
 // ---------------------------------------------------------------- out
@@ -532,6 +544,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
 
   if (warpgroup == kPlanGroup) {
     // -------------------------------------------------------------- plan warp
+    setmaxnreg_dec_sync_aligned_u32<kPlanRegs>();
+    if (warp > 0) return;
     const unsigned row_stride_pieces = static_cast<unsigned>(kv_row_stride_elems / kPiece);
     Position<kPlans> at;
     Outlook next;
@@ -591,6 +605,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
     }
   } else if (warpgroup == kGatherGroup) {
     // -------------------------------------------------------------- gather warpgroup
+    setmaxnreg_dec_sync_aligned_u32<kGatherRegs>();
     // Thread t copies piece t % 8 of the rows t / 8, t / 8 + 16, ...
     const int line = thread / kLinePieces, piece = thread % kLinePieces;
     const unsigned ring = shared_address(smem.ring) + line * kLineBytes +
@@ -654,89 +669,127 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
     }
   } else if (warpgroup == kScoreGroup) {
     // -------------------------------------------------------------- score warpgroup
-    const unsigned row_in_word = warp % 2 * kMmaK + g;
+    setmaxnreg_inc_sync_aligned_u32<kScoreRegs>();
     Position<kSlots> at;
     Position<kPlans> plan;
-    Position<2> item;
+    Position<2> q_at{1, 1}, q_read;  // of the tile that is multiplied; of the last that was
     Position<kPBuffers> p_at;
     Softmax rows;
+    rows.reset();
     float s[kScoreChains][kScores] = {};
-#pragma unroll 1
-    for (int token = blockIdx.x; token < s_q; token += gridDim.x) {
-      rows.reset();
-      unsigned flags;
-#pragma unroll 1
-      do {
-        wait(smem.plan_full[plan.slot], plan.parity);
-        const unsigned listed = smem.plan[plan.slot].listed[warp / 2] >> row_in_word;
-        flags = smem.plan[plan.slot].flags;
-        arrive(smem.plan_free[plan.slot]);
-        plan.advance();
 
-        // S^T = K Q^T.
-        if (flags & kFirst) wait(smem.q_full[item.slot], item.parity);
-        const unsigned long long q_desc =
-            matrix_descriptor_128b(shared_address(smem.q[item.slot]), 1, kAtomBytes);
+    // A planned tile: its flags, and of listed the bits 0 and 8 for the rows of this thread.
+    struct Tile {
+      unsigned listed, flags;
+    };
+    const auto read_plan = [&] {
+      wait(smem.plan_full[plan.slot], plan.parity);
+      const Plan& planned = smem.plan[plan.slot];
+      const Tile tile = {planned.listed[warp / 2] >> (warp % 2 * kMmaK + g), planned.flags};
+      arrive(smem.plan_free[plan.slot]);
+      plan.advance();
+      return tile;
+    };
+
+    // S^T = K Q^T of a tile, begun.
+    const auto multiply_tile = [&](unsigned flags) {
+      if (flags & kFirst) {
+        q_at.advance();
+        wait(smem.q_full[q_at.slot], q_at.parity);
+      }
+      const unsigned long long q_desc =
+          matrix_descriptor_128b(shared_address(smem.q[q_at.slot]), 1, kAtomBytes);
 #pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          wait(smem.full[at.slot], at.parity);
-          fence_copies();
-          const unsigned long long k_desc =
-              matrix_descriptor_128b(shared_address(smem.ring[at.slot]), 1, kAtomBytes);
-          wgmma_fence_sync_aligned();
+      for (int u = 0; u < kUnits; ++u) {
+        wait(smem.full[at.slot], at.parity);
+        fence_copies();
+        const unsigned long long k_desc =
+            matrix_descriptor_128b(shared_address(smem.ring[at.slot]), 1, kAtomBytes);
+        wgmma_fence_sync_aligned();
 #pragma unroll
-          for (int c = 0; c < kUnitChunks; ++c) {
+        for (int c = 0; c < kUnitChunks; ++c) {
 #pragma unroll
-            for (int k = 0; k < kSteps; ++k) {
-              const int step = (u * kUnitChunks + c) * kSteps + k;
-              if (kMultiply || step < kScoreChains) {
-                multiply(s[step % kScoreChains],
-                         k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16,
-                         q_desc + ((u * kUnitChunks + c) * kHeads * kLineBytes + k * kMmaKBytes) / 16,
-                         step >= kScoreChains);
-              }
+          for (int k = 0; k < kSteps; ++k) {
+            const int chunk = u * kUnitChunks + c, step = chunk * kSteps + k;
+            if (kMultiply || step < kScoreChains) {
+              multiply(s[step % kScoreChains], k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16,
+                       q_desc + (chunk * kHeads * kLineBytes + k * kMmaKBytes) / 16,
+                       step >= kScoreChains);
             }
           }
-          at.advance();
         }
-        wgmma_commit_group_sync_aligned();
-        wgmma_wait_group_sync_aligned<0>();
-        if (flags & kLast) {
-          arrive(smem.q_free[item.slot]);
-          item.advance();
-        }
-#pragma unroll
-        for (int e = 0; e < kScores; ++e) {
-          if (kScoreChains == 2) s[0][e] += s[kScoreChains - 1][e];
-          if (scale != sm_scale) s[0][e] *= sm_scale;  // it is tiny, not positive or not a number
-          if ((listed >> e / 2 % 2 * 8 & 1) == 0) s[0][e] = masked();
-        }
+        at.advance();
+      }
+      wgmma_commit_group_sync_aligned();
+    };
 
-        // P^T, and what goes with it.
-        const bool moved = bar_red_or_pred(kVote, kGroup, rows.take(s[0], scale));
-        if (moved) {
-          wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
-          rows.move(smem, smem.alpha[p_at.slot], warp, g, t, scale);
-        }
-        unsigned p[kScores / 2];
-        rows.weigh(s[0], p, scale);
+    // Scores of a tile to P^T, and what goes with it.
+    float x[kScores] = {};
+    const auto finish_tile = [&](unsigned flags) {
+      const bool moved = bar_red_or_pred(kVote, kGroup, rows.take(x, scale));
+      if (moved) {
         wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
-        // Matrix m of four: heads m / 2 * 8, rows m % 2 * 8.
-        const unsigned to = shared_address(smem.p[p_at.slot]) +
-                            (lane / 16 * 8 + lane % 8) * kLineBytes +
-                            ((2 * warp + lane / 8 % 2) ^ lane % 8) * kPieceBytes;
-        store_matrices(to, p);
-        if (flags & kLast) rows.end(smem.end[p_at.slot][warp], g, t);
-        if (thread == 0) smem.flags[p_at.slot] = (flags & kLast) | (moved ? kMoved : 0);
-        fence_proxy_async_shared_cta();
-        arrive(smem.p_full[p_at.slot]);
-        p_at.advance();
-      } while (!(flags & kLast));
+        rows.move(smem, smem.alpha[p_at.slot], warp, g, t, scale);
+      }
+      unsigned p[kScores / 2];
+      rows.weigh(x, p, scale);
+      wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
+      // Matrix m of four: heads m / 2 * 8, rows m % 2 * 8.
+      const unsigned to = shared_address(smem.p[p_at.slot]) +
+                          (lane / 16 * 8 + lane % 8) * kLineBytes +
+                          ((2 * warp + lane / 8 % 2) ^ lane % 8) * kPieceBytes;
+      store_matrices(to, p);
+      if (flags & kLast) {
+        rows.end(smem.end[p_at.slot][warp], g, t);
+        rows.reset();
+      }
+      if (thread == 0) smem.flags[p_at.slot] = (flags & kLast) | (moved ? kMoved : 0);
+      fence_proxy_async_shared_cta();
+      arrive(smem.p_full[p_at.slot]);
+      p_at.advance();
+    };
+
+    // A tile that has landed is multiplied before the softmax of the one before it, which keeps the
+    // tensor cores busy; for one that has not, P of the one before does not wait.
+    Tile next = read_plan();
+    unsigned pending = 0;  // flags of the tile whose scores x are
+    bool is_pending = false, more = true;
+    int token = blockIdx.x;
+#pragma unroll 1
+    while (true) {
+      bool landed = false;
+      if (kLookAhead && is_pending && more) {
+        const Position<kSlots> last = at.ahead(kUnits - 1);
+        // The warps must agree.
+        landed = !bar_red_or_pred(kVote, kGroup, !has_ended(smem.full[last.slot], last.parity));
+      }
+      if (is_pending && !landed) finish_tile(pending);
+      if (!more) break;
+
+      multiply_tile(next.flags);
+      if (landed) finish_tile(pending);
+      const Tile tile = next;
+      if (tile.flags & kLast) token += gridDim.x;
+      more = token < s_q;
+      if (more) next = read_plan();
+      wgmma_wait_group_sync_aligned<0>();
+      if (tile.flags & kLast) {
+        arrive(smem.q_free[q_read.slot]);
+        q_read.advance();
+      }
+#pragma unroll
+      for (int e = 0; e < kScores; ++e) {
+        x[e] = kScoreChains == 2 ? s[0][e] + s[kScoreChains - 1][e] : s[0][e];
+        if (scale != sm_scale) x[e] *= sm_scale;  // it is tiny, not positive or not a number
+        if ((tile.listed >> e / 2 % 2 * 8 & 1) == 0) x[e] = masked();
+      }
+      pending = tile.flags, is_pending = true;
     }
   } else {
     // -------------------------------------------------------------- value warpgroups
+    setmaxnreg_inc_sync_aligned_u32<kValueRegs>();
     const int group = warpgroup - 1;
-    Position<kSlots> at;
+    Position<kSlots> at;  // of a tile's first unit
     Position<kPBuffers> p_at;
 #pragma unroll 1
     for (int token = blockIdx.x; token < s_q; token += gridDim.x) {
@@ -768,18 +821,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         // is one for P and V.
         const unsigned long long p_desc =
             matrix_descriptor_128b(shared_address(smem.p[p_at.slot]), 1, kAtomBytes);
-        int slot[kUnits];
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          slot[u] = at.slot;
-          at.advance();
-        }
         wgmma_fence_sync_aligned();
 #pragma unroll
         for (int i = 0; i < kGroupChunks; ++i) {
-          const int chunk = i * kValueGroups + group + kHasRope;
+          const int chunk = i * kValueGroups + group + kHasRope, unit = unit_of(i, chunk);
           const unsigned long long v_desc = matrix_descriptor_128b(
-              shared_address(smem.ring[slot_of(slot, i, chunk)][chunk % kUnitChunks]), kChunkBytes,
+              shared_address(smem.ring[at.ahead(unit).slot][chunk - unit * kUnitChunks]), kChunkBytes,
               kAtomBytes);
 #pragma unroll
           for (int k = 0; k < kSteps; ++k) {
@@ -795,12 +842,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
 #pragma unroll
           for (int i = 0; i < kGroupChunks; ++i) {
             wait_groups(kGroupChunks - 1 - i);
-            const int chunk = i * kValueGroups + group + kHasRope;
-            if (i == kGroupChunks - 1 ||
-                (chunk + kValueGroups) / kUnitChunks != chunk / kUnitChunks) {
-              arrive(smem.free[slot_of(slot, i, chunk)]);
+            const int chunk = i * kValueGroups + group + kHasRope, unit = unit_of(i, chunk);
+            if (i == kGroupChunks - 1 || unit_of(i + 1, chunk + kValueGroups) != unit) {
+              arrive(smem.free[at.ahead(unit).slot]);
             }
           }
+          at = at.ahead(kUnits);
           arrive(smem.p_free[p_at.slot]);
           p_at.advance();
         };

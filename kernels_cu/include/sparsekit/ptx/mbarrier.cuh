@@ -48,6 +48,23 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity_shared_cta_b64(unsigned
   return ended != 0;
 }
 
+/// mbarrier.test_wait.parity.shared::cta.b64 (PTX ISA "mbarrier.test_wait"): whether the phase of that
+/// parity has ended, at once; with acquire.
+__device__ __forceinline__ bool mbarrier_test_wait_parity_shared_cta_b64(unsigned barrier,
+                                                                         unsigned parity) {
+  unsigned ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
 /// mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 (PTX ISA "mbarrier.try_wait"): the same
 /// where threads of other blocks of the cluster arrive.
 __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(
