@@ -52,8 +52,8 @@ enum : int {
   kValueRegs = SK_VALUE_REGISTERS,
   kGatherRegs = SK_GATHER_REGISTERS,
   kPlanRegs = SK_PLAN_REGISTERS,
-  // 0 to measure only. Without the fence nothing orders copies and wgmma; without copies, or
-  // products, the results are wrong.
+  // 0 to measure only. Without the fence nothing orders copies and wgmma; without products, or with
+  // copies for a block's first token only, the results are wrong.
   kProxyFence = SK_PROXY_FENCE,
   kGather = SK_GATHER,
   kMultiply = SK_MULTIPLY,
@@ -94,7 +94,7 @@ enum : int {
   kThreadHeads = kHeads / 4,
   kPlans = 8,                        // tiles whose rows are known
   kBatch = 4,                        // tiles whose indices are loaded at once
-  kScanLoads = 16,                   // indices that a lane holds in one round of the scan
+  kScanLoads = 8,                    // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
 
@@ -656,7 +656,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
           for (int r = 0; r < kRowSteps; ++r) {
 #pragma unroll
             for (int c = 0; c < kUnitChunks; ++c) {
-              if (kGather) {
+              if (kGather || token == static_cast<int>(blockIdx.x)) {
                 copy_piece(unit + c * kChunkBytes + r * kLines * kLineBytes,
                            src[r] + column_of(u * kUnitChunks + c), row[r] != kUnlisted);
               }
@@ -724,6 +724,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
     };
 
     // Scores of a tile to P^T, and what goes with it.
+    const float prescale = scale == sm_scale ? 1.0f : sm_scale;  // tiny, or not positive
     float x[kScores] = {};
     const auto finish_tile = [&](unsigned flags) {
       const bool moved = bar_red_or_pred(kVote, kGroup, rows.take(x, scale));
@@ -779,8 +780,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
       }
 #pragma unroll
       for (int e = 0; e < kScores; ++e) {
-        x[e] = kScoreChains == 2 ? s[0][e] + s[kScoreChains - 1][e] : s[0][e];
-        if (scale != sm_scale) x[e] *= sm_scale;  // it is tiny, not positive or not a number
+        x[e] = (kScoreChains == 2 ? s[0][e] + s[kScoreChains - 1][e] : s[0][e]) * prescale;
         if ((tile.listed >> e / 2 % 2 * 8 & 1) == 0) x[e] = masked();
       }
       pending = tile.flags, is_pending = true;
@@ -857,26 +857,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         }
 
         // The end of a token; what goes with the last P is read while the products go on.
-        float factor[kThreadHeads];
-#pragma unroll
-        for (int i = 0; i < kThreadHeads; ++i) {
-          const int head = head_of(i, t);
+        const auto end_of = [&](int head) {
           float4 end = smem.end[p_at.slot][0][head];
 #pragma unroll
           for (int w = 1; w < kGroupWarps; ++w) {
             const float4 other = smem.end[p_at.slot][w][head];
             end.x += other.x, end.y += other.y, end.z = max_NaN_f32(end.z, other.z);
           }
+          return end;
+        };
+        float factor[kThreadHeads];
+#pragma unroll
+        for (int i = 0; i < kThreadHeads; ++i) {
+          const int head = head_of(i, t);
+          const float4 end = end_of(head);
           const float sink =
               attn_sink != nullptr && head < h_q ? __ldg(attn_sink + head) : -infinity();
-          const float ref = end.w * scale, max = end.z * scale, sum = end.x + end.y;
-          factor[i] = sum == 0.0f ? 0.0f : output_scale(ref, sum, sink);
-          if (group == 0 && warp == 0 && g == 0 && head < h_q) {
-            const long long row = static_cast<long long>(token) * h_q + head;
-            const float log_sum = max == infinity() ? max : ref + logf(end.x);
-            max_logits[row] = end.z == masked() ? -infinity() : max;
-            lse[row] = sum == 0.0f ? infinity() : log_sum;
-          }
+          const float sum = end.x + end.y;
+          factor[i] = sum == 0.0f ? 0.0f : output_scale(end.w * scale, sum, sink);
+        }
+        if (group == 0 && warp == 0 && lane < min(kHeads, h_q)) {
+          const float4 end = end_of(lane);
+          const long long row = static_cast<long long>(token) * h_q + lane;
+          const float max = end.z * scale;
+          float log_sum = end.w * scale + logf(end.x);
+          if (max == infinity()) log_sum = max;
+          max_logits[row] = end.z == masked() ? -infinity() : max;
+          lse[row] = end.x + end.y == 0.0f ? infinity() : log_sum;
         }
         release();
         bf16* out_head = out + (static_cast<long long>(token) * h_q + g) * kDV + warp * kMmaK;
