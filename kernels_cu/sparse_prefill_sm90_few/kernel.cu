@@ -132,9 +132,8 @@ struct SharedMemory {
   Plan plan[kPlans];
   unsigned flags[kPBuffers];  // kLast; kMoved: alpha stands
   // Phases: of each element, one a use.
-  unsigned long long full[kSlots];       // 128 copies: a unit has landed
+  unsigned long long full[kSlots];       // 128 copies: a unit has landed, and Q if it is the first
   unsigned long long free[kSlots];       // the value warps: it has been read
-  unsigned long long q_full[2];          // 128 copies: Q has landed
   unsigned long long q_free[2];          // 4 warps: it has been read
   unsigned long long plan_full[kPlans];  // 1 warp: a tile's rows stand
   unsigned long long plan_free[kPlans];  // 4 gather and 4 score warps: they have been read
@@ -529,7 +528,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
       mbarrier_init_shared_cta_b64(shared_address(&smem.free[s]), kValueWarps);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.q_full[i]), kGroup);
       mbarrier_init_shared_cta_b64(shared_address(&smem.q_free[i]), kGroupWarps);
     }
     for (int i = 0; i < kPlans; ++i) {
@@ -631,7 +629,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
                      valid);
         }
       }
-      cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full[item.slot]));
       item.advance();
 
       unsigned flags;
@@ -697,10 +694,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
 
     // S^T = K Q^T of a tile, begun.
     const auto multiply_tile = [&](unsigned flags) {
-      if (flags & kFirst) {
-        q_at.advance();
-        wait(smem.q_full[q_at.slot], q_at.parity);
-      }
+      if (flags & kFirst) q_at.advance();
       const unsigned long long q_desc =
           matrix_descriptor_128b(shared_address(smem.q[q_at.slot]), 1, kAtomBytes);
 #pragma unroll
@@ -709,7 +703,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         fence_copies();
         const unsigned long long k_desc =
             matrix_descriptor_128b(shared_address(smem.ring[at.slot]), 1, kAtomBytes);
-        wgmma_fence_sync_aligned();
+        wgmma_fence_sync_aligned();  // of all units but the first only because ptxas wants it
 #pragma unroll
         for (int c = 0; c < kUnitChunks; ++c) {
 #pragma unroll

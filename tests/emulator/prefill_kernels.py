@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
-from own_kernel import OwnKernel, Run
+from own_kernel import OwnKernel
 from sync_mutants import executed, mutants
 
 from sparsekit.emulator import CHECKS, STRICT_CHECKS, Schedule
@@ -25,6 +25,7 @@ CASES = {
     "no columns": ({"s_q": 3, "s_kv": 20, "topk": 0}, {"sink": "finite"}),
 }
 MUTATED = ({"s_q": 5, "s_kv": 400, "topk": 330}, {"indices": "mixed", "scale": 0.5})
+Sizes = tuple[dict[str, int], dict[str, object]]
 Why = Callable[[str, int, str], str | None]
 
 
@@ -61,21 +62,26 @@ def never_runs(kernel: OwnKernel, heads: int, d_qk: int) -> set[tuple[int, int]]
 
 
 def silent_mutants(
-    kernel: OwnKernel, heads: int, d_qk: int, why_redundant: Why
+    kernel: OwnKernel, heads: int, d_qk: int, why_redundant: Why, more: Iterable[Sizes] = ()
 ) -> tuple[list[str], int]:
     """The synchronisation instructions that nothing misses, unless there is a reason; and how many
-    there is one for."""
-    dims, options = MUTATED
-    case = kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
-    text = kernel.ptx(case)
-    (clean,) = kernel.run(case).reports
+    there is one for. more: cases for what MUTATED does not miss."""
+    cases = [
+        kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
+        for dims, options in (MUTATED, *more)
+    ]
+    text = kernel.ptx(cases[0])
+    (clean,) = kernel.run(cases[0]).reports
     silent, excused = [], 0
     for line, instruction, mutant in mutants(text):
         if not executed(line, clean):
             continue
-        run: Run = kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant)
-        if not run.faults and why_redundant(instruction, line, text):
+        missed = any(
+            kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant).faults
+            for case in cases
+        )
+        if not missed and why_redundant(instruction, line, text):
             excused += 1
-        elif not run.faults:
+        elif not missed:
             silent.append(f"{line}: {instruction}")
     return silent, excused

@@ -65,8 +65,20 @@ def test_every_block_of_code_runs(kernel, skip, width, d_qk):
     assert never_runs(kernel[skip, width], WIDTHS[width], d_qk) == set()
 
 
+# Tokens of a tile each: only here does Q come to a buffer whose last reader may not be done.
+SHORT = ({"s_q": 9, "s_kv": 100, "topk": 60}, {"indices": "random", "scale": 0.5})
+
+
+def why_redundant(instruction: str, *_: object) -> str | None:
+    if instruction.startswith("mbarrier.test_wait"):
+        return "it chooses an order; the product waits for its units itself"
+    if instruction.startswith("wgmma.fence"):
+        return "behind a wait ptxas wants another, though no register was touched since the first"
+    return None
+
+
 @pytest.mark.slow
 def test_every_synchronisation_is_missed(kernel):
-    silent, excused = silent_mutants(kernel["skip", 16], WIDTHS[16], 576, lambda *_: None)
+    silent, excused = silent_mutants(kernel["skip", 16], 16, 576, why_redundant, [SHORT])
     assert silent == []
-    assert excused == 0
+    assert excused == 3  # two units of K Q^T are not the first
