@@ -38,15 +38,15 @@ struct bf16 {
 
 // Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
 enum : int {
-  kDQk = SK_D_QK,                  // columns of q and kv
-  kDeriveLength = SK_SKIP,         // without topk_length, find the last valid index first
-  kHeads = SK_HEADS,               // of a block: the columns of one wgmma
-  kUnitChunks = SK_UNIT_CHUNKS,    // 64-wide chunks of a tile that land and are freed as one
-  kSlots = SK_RING_UNITS,          // units in the ring
+  kDQk = SK_D_QK,                // columns of q and kv
+  kDeriveLength = SK_SKIP,       // without topk_length, find the last valid index first
+  kHeads = SK_HEADS,             // of a block: the columns of one wgmma
+  kUnitChunks = SK_UNIT_CHUNKS,  // 64-wide chunks of a tile that land and are freed as one
+  kSlots = SK_RING_UNITS,        // units in the ring
   kPBuffers = SK_P_BUFFERS,
   kValueGroups = SK_VALUE_GROUPS,  // warpgroups that share the columns of O
   kScoreChains = SK_SCORE_CHAINS,  // accumulators that take the steps of K Q^T in turn
-  kLookAhead = SK_LOOK_AHEAD,  // K Q^T of a tile that has landed before the softmax of the last
+  kLookAhead = SK_LOOK_AHEAD,      // K Q^T of a tile that has landed before the softmax of the last
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
@@ -69,32 +69,32 @@ enum : int {
   kPlanGroup = kGatherGroup + 1,  // of which one warp works
   kThreads = (kPlanGroup + 1) * kGroup,
 
-  kMmaK = 16,       // contraction length of one wgmma
-  kChunk = 64,      // bf16 in 128 bytes: a line of the 128-byte swizzle
-  kPieceBytes = 16, // of one cp.async
-  kPiece = 8,       // bf16 in a piece
+  kMmaK = 16,        // contraction length of one wgmma
+  kChunk = 64,       // bf16 in 128 bytes: a line of the 128-byte swizzle
+  kPieceBytes = 16,  // of one cp.async
+  kPiece = 8,        // bf16 in a piece
   kLinePieces = kChunk / kPiece,
   kLineBytes = 128,
   kAtomBytes = 8 * kLineBytes,
   kChunkBytes = kBlockK * kLineBytes,
   kUnitBytes = kUnitChunks * kChunkBytes,
   kMmaKBytes = kMmaK * 2,
-  kSteps = kChunk / kMmaK,           // wgmmas over one chunk, of d or of rows
-  kHasRope = kDQk > kDV,             // a chunk that only K Q^T sees, the first of a tile
+  kSteps = kChunk / kMmaK,  // wgmmas over one chunk, of d or of rows
+  kHasRope = kDQk > kDV,    // a chunk that only K Q^T sees, the first of a tile
   kValueChunks = kDV / kChunk,
   kChunks = kValueChunks + kHasRope,  // of a tile
   kUnits = kChunks / kUnitChunks,
   kGroupChunks = kValueChunks / kValueGroups,
-  kLines = kGroup / kLinePieces,     // rows that the gather warpgroup loads a line of at once
+  kLines = kGroup / kLinePieces,  // rows that the gather warpgroup loads a line of at once
   kRowSteps = kBlockK / kLines,
-  kHalf = kBlockK / kWarp,           // rows of a tile by lanes
-  kQPieces = kHeads * kLinePieces,   // of a chunk
+  kHalf = kBlockK / kWarp,          // rows of a tile by lanes
+  kQPieces = kHeads * kLinePieces,  // of a chunk
   kQSteps = (kChunks * kQPieces + kGroup - 1) / kGroup,
-  kScores = kHeads / 2,              // of a thread: two rows, two heads of each eight
+  kScores = kHeads / 2,  // of a thread: two rows, two heads of each eight
   kThreadHeads = kHeads / 4,
-  kPlans = 8,                        // tiles whose rows are known
-  kBatch = 4,                        // tiles whose indices are loaded at once
-  kScanLoads = 8,                    // indices that a lane holds in one round of the scan
+  kPlans = 8,      // tiles whose rows are known
+  kBatch = 4,      // tiles whose indices are loaded at once
+  kScanLoads = 8,  // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
 
@@ -120,12 +120,12 @@ struct Plan {
 };
 static_assert(kRowSteps == 4, "a thread of the gather reads its rows at once");
 
-// A chunk is 64 rows of 128 bytes, of Q as many as heads; piece c of row r lies at piece c ^ (r % 8),
-// which is the 128-byte swizzle of wgmma and stmatrix alike.
+// A chunk is 64 rows of 128 bytes, of Q as many as heads; piece c of row r lies at piece
+// c ^ (r % 8), which is the 128-byte swizzle of wgmma and stmatrix alike.
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kUnitChunks][kBlockK][kChunk];
-  bf16 q[2][kChunks][kHeads][kChunk];  // number of the token % 2
-  bf16 p[kPBuffers][kHeads][kBlockK];  // tile % kPBuffers, and so what goes with it:
+  bf16 q[2][kChunks][kHeads][kChunk];          // number of the token % 2
+  bf16 p[kPBuffers][kHeads][kBlockK];          // tile % kPBuffers, and so what goes with it:
   float4 end[kPBuffers][kGroupWarps][kHeads];  // a last tile's: sum, 0 or NaN, maximum, reference
   float alpha[kPBuffers][kHeads];              // factor of O before this P
   float top[kGroupWarps][kHeads];              // the score warps' maxima, when a reference moves
@@ -242,8 +242,8 @@ __device__ __forceinline__ void multiply(float (&d)[8], unsigned long long a, un
   wgmma_mma_async_sync_aligned_m64n16k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 
-__device__ __forceinline__ void multiply(float (&d)[16], unsigned long long a,
-                                         unsigned long long b, int accumulate) {
+__device__ __forceinline__ void multiply(float (&d)[16], unsigned long long a, unsigned long long b,
+                                         int accumulate) {
   wgmma_mma_async_sync_aligned_m64n32k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 
@@ -281,14 +281,22 @@ __device__ __forceinline__ void store_matrices(unsigned to, const unsigned (&p)[
 __device__ __forceinline__ void wait_groups(int pending) {
   static_assert(kGroupChunks <= 8, "as many cases");
   switch (pending) {
-    case 0: return wgmma_wait_group_sync_aligned<0>();
-    case 1: return wgmma_wait_group_sync_aligned<1>();
-    case 2: return wgmma_wait_group_sync_aligned<2>();
-    case 3: return wgmma_wait_group_sync_aligned<3>();
-    case 4: return wgmma_wait_group_sync_aligned<4>();
-    case 5: return wgmma_wait_group_sync_aligned<5>();
-    case 6: return wgmma_wait_group_sync_aligned<6>();
-    default: return wgmma_wait_group_sync_aligned<7>();
+    case 0:
+      return wgmma_wait_group_sync_aligned<0>();
+    case 1:
+      return wgmma_wait_group_sync_aligned<1>();
+    case 2:
+      return wgmma_wait_group_sync_aligned<2>();
+    case 3:
+      return wgmma_wait_group_sync_aligned<3>();
+    case 4:
+      return wgmma_wait_group_sync_aligned<4>();
+    case 5:
+      return wgmma_wait_group_sync_aligned<5>();
+    case 6:
+      return wgmma_wait_group_sync_aligned<6>();
+    default:
+      return wgmma_wait_group_sync_aligned<7>();
   }
 }
 
@@ -350,8 +358,8 @@ __device__ __forceinline__ int head_of(int i, int t) { return i / 2 * 8 + 2 * t 
 
 /// Online softmax over rows, of the heads of a thread of the score warpgroup: 2 t, 2 t + 1 of every
 /// eight. `scale`, at least least_scale(), is still to multiply scores s. Weights are
-/// exp((s - ref) scale): the reference, which is all threads', follows the maximum only when it lags
-/// by more than kMaxLag, since every move costs a pass over O.
+/// exp((s - ref) scale): the reference, which is all threads', follows the maximum only when it
+/// lags by more than kMaxLag, since every move costs a pass over O.
 struct Softmax {
   static constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
   float max[kThreadHeads];     // of this thread's rows; masked() while it saw no score above it
@@ -471,8 +479,9 @@ __device__ __forceinline__ int unit_of(int i, int chunk) {
 
 // ---------------------------------------------------------------- out
 
-/// O^T of two chunks, scaled, to out. An 8 x 8 matrix of 8 columns and 8 heads is transposed so that
-/// a quad has a head's 16 bytes, and four of these over the quad, so that each lane stores one.
+/// O^T of two chunks, scaled, to out. An 8 x 8 matrix of 8 columns and 8 heads is transposed so
+/// that a quad has a head's 16 bytes, and four of these over the quad, so that each lane stores
+/// one.
 __device__ __forceinline__ void store_out(const float (&o0)[kScores], const float (&o1)[kScores],
                                           const float (&factor)[kThreadHeads], bf16* out_head,
                                           int column0, int column1, int heads_left, int t) {
@@ -481,12 +490,11 @@ __device__ __forceinline__ void store_out(const float (&o0)[kScores], const floa
     unsigned v[4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      const float(&o)[kScores] = m < 2 ? o0 : o1;
+      const float (&o)[kScores] = m < 2 ? o0 : o1;
       const int e = 4 * j + 2 * (m % 2);
       // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
-      v[m] = movmatrix_sync_aligned_m8n8_trans_b16(
-          cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], factor[2 * j + 1], 0.0f),
-                            __fmaf_rn(o[e], factor[2 * j], 0.0f)));
+      v[m] = movmatrix_sync_aligned_m8n8_trans_b16(cvt_rn_bf16x2_f32(
+          __fmaf_rn(o[e + 1], factor[2 * j + 1], 0.0f), __fmaf_rn(o[e], factor[2 * j], 0.0f)));
     }
     // Transposed over the quad: v[m] of lane t becomes v[t] of lane m.
 #pragma unroll
@@ -607,8 +615,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
     setmaxnreg_dec_sync_aligned_u32<kGatherRegs>();
     // Thread t copies piece t % 8 of the rows t / 8, t / 8 + 16, ...
     const int line = thread / kLinePieces, piece = thread % kLinePieces;
-    const unsigned ring = shared_address(smem.ring) + line * kLineBytes +
-                          (piece ^ line % 8) * kPieceBytes;
+    const unsigned ring =
+        shared_address(smem.ring) + line * kLineBytes + (piece ^ line % 8) * kPieceBytes;
     const bf16* column = kv + piece * kPiece;
     Position<kSlots> at;
     Position<kPlans> plan;
@@ -622,11 +630,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         const int head = x / kLinePieces % kHeads;
         if (chunk < kChunks) {
           const bool valid = head < h_q;
-          copy_piece(shared_address(smem.q[item.slot][chunk][head]) +
-                         (piece ^ head % 8) * kPieceBytes,
-                     q + token * q_token_stride_elems + (valid ? head : 0) * q_head_stride_elems +
-                         column_of(chunk) + piece * kPiece,
-                     valid);
+          copy_piece(
+              shared_address(smem.q[item.slot][chunk][head]) + (piece ^ head % 8) * kPieceBytes,
+              q + token * q_token_stride_elems + (valid ? head : 0) * q_head_stride_elems +
+                  column_of(chunk) + piece * kPiece,
+              valid);
         }
       }
       item.advance();
@@ -815,8 +823,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
           }
         }
 
-        // O^T += V^T P^T. No proxy fence: the score warpgroup's, between the copies' end and p_full,
-        // is one for P and V.
+        // O^T += V^T P^T. No proxy fence: the score warpgroup's, between the copies' end and
+        // p_full, is one for P and V.
         const unsigned long long p_desc =
             matrix_descriptor_128b(shared_address(smem.p[p_at.slot]), 1, kAtomBytes);
         wgmma_fence_sync_aligned();
@@ -824,8 +832,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         for (int i = 0; i < kGroupChunks; ++i) {
           const int chunk = i * kValueGroups + group + kHasRope, unit = unit_of(i, chunk);
           const unsigned long long v_desc = matrix_descriptor_128b(
-              shared_address(smem.ring[at.ahead(unit).slot][chunk - unit * kUnitChunks]), kChunkBytes,
-              kAtomBytes);
+              shared_address(smem.ring[at.ahead(unit).slot][chunk - unit * kUnitChunks]),
+              kChunkBytes, kAtomBytes);
 #pragma unroll
           for (int k = 0; k < kSteps; ++k) {
             if (kMultiply) {
