@@ -137,7 +137,7 @@ def test_a_compiler_that_is_too_old_is_told_in_one_line():
 @pytest.mark.parametrize(
     ("references", "archs", "counted"),
     [
-        ([], "9.0", set()),  # of sparse_prefill there is one kernel for Hopper only, and one for all
+        ([], "9.0", set()),  # sparse_prefill has a kernel for Hopper only, and one for all
         (["sparse_prefill"], "12.0;9.0", set()),
         (["sparse_prefill_sm90"], "9.0;12.0", {"12.0"}),
         (["cu/sparse_prefill", "sparse_prefill_sm90"], "12.0", {"12.0"}),
