@@ -761,8 +761,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
       for (int i = 0; i < kPlans; ++i) plan_next(smem, a, i, lane, index);
     }
     bar_sync(kValueGroup, kValueThreads);
-    gather.load(0, 0);
-    gather.load(1, 1);
+    unsigned first[kRowSteps] = {};
+    gather.load(0, first, 0);  // Q of item 0
+    gather.read_rows(first, 1, 0);
+    gather.load(kTile, first, 1);
     gather.load_q_chunks(blockIdx.x);
     gather.load_rope(1);
     gather.load(2, 2);

@@ -21,7 +21,10 @@ CASES = {
     "short": ({"s_q": 3, "s_kv": 100, "topk": 90}, {"indices": "mixed", "scale": 0.5}),
     # The second of three items of a block has two tiles, so that Q of the third comes early.
     "two tiles": ({"s_q": 5, "s_kv": 100, "topk": 70}, {"indices": "mixed", "scale": 0.5}),
-    "length": ({"s_q": 5, "s_kv": 300, "topk": 130}, {**_MIXED, "topk_length": "hostile"}),
+    "length": (
+        {"s_q": 7, "s_kv": 300, "topk": 130},
+        {**_MIXED, "topk_length": "hostile", "scale": -0.7},
+    ),
     "not finite": ({"s_q": 3, "s_kv": 150, "topk": 70}, {"indices": "interior", "values": "inf"}),
     "no numbers": ({"s_q": 3, "s_kv": 150, "topk": 70}, {"indices": "interior", "values": "nan"}),
     "no rows": ({"s_q": 3, "s_kv": 0, "topk": 70}, {"indices": "empty"}),
