@@ -89,7 +89,7 @@ class Record:
         self.done += 1
         self.findings += findings
         for finding in findings:
-            if finding["ok"] is not True or finding["what"] != "kernel":
+            if finding["ok"] is False or finding["what"] != "kernel":
                 print(line_of(finding), flush=True)
         if time.monotonic() - self._saved > SAVE_EVERY_S:
             self.save()

@@ -33,6 +33,7 @@ def compare_function(form: FunctionForm, gpu: Machine | None) -> dict[str, Any]:
     per_word = len(g) // len(a)
     return {
         "what": "function", "subject": form.name, "elements": len(g),
+        "assembler": gpu.assembler(form.text) if gpu else None,
         "different_bits": int(wrong.sum()), "nan_bits_differ": int((different & nan).sum()),
         "other_class": int(other_class.sum()), "worst_ulp": int(ulp.max()),
         "ulps": {str(u): int((ulp == u).sum()) for u in range(1, 5)},

@@ -27,6 +27,9 @@ class Machine(Protocol):
         memory: what the entry's pointers but the last show, uint32 [blocks, ...] each.
         """
 
+    def assembler(self, text: str) -> str:
+        """What has made machine code of the text."""
+
 
 class Gpu:
     """The first GPU, through the project's own driver."""
@@ -36,14 +39,13 @@ class Gpu:
         torch_tensors.initialise(0)
         self._driver = Driver()
         self._handles: dict[tuple[str, str], KernelHandle] = {}
-        self.assemblers: set[str] = set()
+        self._by_ptxas: set[str] = set()
 
     def _loaded(self, text: str, entry: str) -> KernelHandle:
         """The entry, assembled by the driver; by Triton's ptxas where the driver has no assembler
         or refuses the text."""
         try:
             handle = self._driver.load(text.encode() + b"\0", entry, "a tile's PTX")
-            self.assemblers.add("driver")
         except GpuError:
             triton = find_package("triton", sys.path)
             if triton is None:
@@ -52,8 +54,12 @@ class Gpu:
             handle = self._driver.load(
                 assemble(ptxas, text, "sm_90a", ()).image, entry, "a tile's cubin"
             )
-            self.assemblers.add("ptxas")
+            self._by_ptxas.add(text)
         return handle
+
+    def assembler(self, text: str) -> str:
+        """What has assembled a text that ran."""
+        return "ptxas" if text in self._by_ptxas else "driver"
 
     def run(
         self, text: str, entry: str, threads: int, memory: Sequence[np.ndarray], out_words: int
@@ -93,3 +99,6 @@ class Emulator:
         report = launch(load(text), entry, (blocks, 1, 1), threads, [*inputs, out], device)
         report.raise_faults()
         return device.read(out, np.uint32, (blocks, threads, out_words))
+
+    def assembler(self, text: str) -> str:
+        return "none"

@@ -51,6 +51,7 @@ def _compare(
             _keep(keep, form, kind, found)
     finding = {
         "what": "tile", "subject": form.name, "data": kind, "tiles": count,
+        "assembler": gpu.assembler(form.text) if gpu else None,
         **_difference(form, tiles, found, emulated),
     }  # fmt: skip
     bound = 0.0 if kind == tile_data.INTEGRAL else tile_data.bound_of(form)
