@@ -54,7 +54,7 @@ def kernel_tasks(choices: Sequence[Choice], targets: Mapping[str, Arch]) -> list
     return [
         KernelTask(
             f"{choice.kernel.folder}:{variant}", variant, str(targets[choice.kernel.name]), case,
-            choice.op.work(case).flop,
+            kernel_cases.cost_flop(choice.op, case),
         )
         for choice in choices
         for variant in choice.variants
