@@ -13,6 +13,7 @@
 // value warpgroup loads its own half of the columns, so it waits for no one to reuse a slot. README.md
 // draws the schedule.
 
+#include "sparsekit/anew.cuh"
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
@@ -219,7 +220,7 @@ struct Arguments {
   long long indices_row_stride_elems;
   int s_q, h_q, s_kv, topk;
 
-  __device__ __forceinline__ int head_blocks() const { return (h_q + kHeads - 1) / kHeads; }
+  __device__ __forceinline__ int head_blocks() const { return anew((h_q + kHeads - 1) / kHeads); }
   __device__ __forceinline__ int items() const { return s_q * head_blocks(); }
   __device__ __forceinline__ int token(int item) const { return item / head_blocks(); }
   __device__ __forceinline__ int first_head(int item) const {
