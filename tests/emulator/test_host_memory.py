@@ -71,6 +71,57 @@ def test_outputs_come_back_whatever_is_checked():
         assert target.tolist() == [*range(5, 37), *[99] * 8]
 
 
+BY_BLOCK = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry fill(.param .u64 x, .param .u64 y)
+{
+	.reg .b32 %r<3>; .reg .b64 %rd<6>; .reg .pred %p;
+	ld.param.u64 %rd1, [x];
+	ld.param.u64 %rd2, [y];
+	mov.u32 %r1, %ctaid.x;
+	mov.u32 %r2, %tid.x;
+	setp.eq.u32 %p, %r1, 0;
+	selp.b64 %rd3, %rd1, %rd2, %p;
+	mad.wide.u32 %rd4, %r2, 4, %rd3;
+	st.global.u32 [%rd4], %r1;
+	ret;
+}
+"""
+
+
+def fill(pieces: list[Piece], **options):
+    memory = Memory()
+    host = HostMemory(memory, pieces)
+    params = b"".join(host.addresses[n].to_bytes(8, "little") for n in ("x", "y"))
+    report, _ = Launches().launch(
+        BY_BLOCK, "fill", (2, 1, 1), 32, params, memory, **{**OPTIONS, **options}
+    )
+    host.copy_out()
+    return report
+
+
+@pytest.mark.parametrize("first", [0, 8, 40])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_neighbours_in_one_buffer_do_not_race(first, order):
+    """Two outputs less than 256 bytes apart, each filled by a block of its own."""
+    array = np.full(200, 99, np.uint32)
+    pieces = [piece("x", array, first, 33, True), piece("y", array, first + 33, 32, True)]
+    assert fill([pieces[i] for i in order]).faults == ()
+    assert array[first : first + 65].tolist() == [*[0] * 32, 99, *[1] * 32]
+    pieces[1] = piece("y", array, first + 31, 33, True)  # the last of x is the first of y
+    (fault,) = fill([pieces[i] for i in order]).faults
+    assert fault.kind == "global-race"
+
+
+def test_races_without_bounds():
+    """Where nobody checks bounds, what lies outside of them is not lost on the way."""
+    array = np.zeros(200, np.uint32)
+    pieces = [piece("x", array, 0, 10, True), piece("y", array, 100, 10, True)]
+    assert fill(pieces, checks=tuple(set(CHECKS) - {"bounds"})).faults == ()
+    assert array[110:132].tolist() == [0] * 22
+
+
 def test_an_address_keeps_its_place_in_the_buffer():
     array = np.zeros(1000, np.uint32)
     host = HostMemory(Memory(), [piece("x", array, 70, 5, False), piece("y", array, 300, 5, True)])
