@@ -7,7 +7,7 @@ import pytest
 from test_tensor_copy import swizzled_place
 from whole_block import clean, kinds, run_block
 
-from sparsekit.emulator import Schedule, UnsupportedError
+from sparsekit.emulator import CHECKS, Schedule, UnsupportedError
 
 BYTES = 65536
 SHARED = f".shared .align 1024 .b8 cells[{BYTES}];"
@@ -293,7 +293,10 @@ def test_a_warpgroup_executes_together():
     body = f"setp.lt.u32 p1, tid, 96; @!p1 bra L; {FENCE[:-1]}; {SS} L:"
     assert names(body) == {"divergence"}
     arrays = {"image": np.zeros(BYTES, np.uint8)}
-    assert kinds(OPERANDS + FENCE + SS, arrays, 96, shared=SHARED) == ["divergence"]
+    text = OPERANDS + FENCE + SS
+    assert kinds(text, arrays, 96, shared=SHARED) == ["divergence"]
+    rest = set(CHECKS) - {"divergence"}  # it has no meaning then, whoever looks
+    assert kinds(text, arrays, 96, shared=SHARED, checks=rest) == ["outside"]
 
 
 def test_what_is_not_modelled():

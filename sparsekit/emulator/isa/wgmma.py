@@ -127,6 +127,7 @@ def _groups(c: Convoy, mask: Array | None, at: int) -> list[int]:
         if not whole:
             text = "not all threads of a warpgroup execute a wgmma.mma_async together"
             c.machine.fault("divergence", text, at, leader * WARP)
+            c.machine.fault("outside", text, at, leader * WARP)  # of what the ISA defines
     return leaders
 
 
