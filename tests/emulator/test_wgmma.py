@@ -198,6 +198,18 @@ def test_factors_and_scale():
     assert (found == wanted).all()
 
 
+@pytest.mark.parametrize("in_registers", [False, True], ids=["SS", "RS"])
+@pytest.mark.parametrize("kind_d", ["f32", "f16"])
+def test_a_sum_of_zero_is_positive(kind_d, in_registers):
+    """As on an H200, docs/results/emulator-h200.json, whatever the factors are."""
+    for signs in ((-1, 1), (1, -1), (-1, -1)):
+        found, wanted = product("f16", "f16", 32, "128B", (False, False), kind_d, in_registers,
+                                signs, scale=0)  # fmt: skip
+        assert (found == wanted).all()
+        assert (wanted == 0).any()
+        assert not np.signbit(found[found == 0]).any()
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_two_warpgroups(schedule):
     found, wanted = product(

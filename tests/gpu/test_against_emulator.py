@@ -15,7 +15,7 @@ from kernel_cases import cases_of, cost_flop, make_integral, must_be_equal
 from kernel_compare import compare_output
 from sides import Emulator
 from tile_compare import compare_form, exact_tiles
-from tile_forms import MmaForm, WgmmaForm, mma_forms, wgmma_forms
+from tile_forms import ENTRY, MmaForm, WgmmaForm, mma_forms, wgmma_forms
 
 from sparsekit.discover import Catalog
 from sparsekit.report.sections import parts_of
@@ -84,6 +84,20 @@ def test_a_model_cuts_what_lies_far_below_the_largest_term():
     c[:] = -1.0
     tiles = tile_data._encoded(form, a, b, c)
     assert (tile_bits.decode(accumulate(form, Model(24, 8), tiles), "f32") == 2.0**-24).all()
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1)])
+def test_f16_results_that_round_to_zero_are_positive_as_on_an_h200(signs):
+    form = WgmmaForm("f16", "f16", "f16", (64, 32, 16), signs=signs)
+    if signs == (1, 1):
+        form = WgmmaForm("e5m2", "e5m2", "f16", (64, 160, 32), mode="128B")
+    assert form in wgmma_forms()
+    tiles = tile_data.make_tiles(form, tile_data.SUBNORMAL, 10)
+    found = form.result(
+        Emulator().run(form.text, ENTRY, form.threads, form.memory(tiles), form.out_words)
+    )
+    assert (exact_tiles(form, tiles) == 0x8000).sum() == 4  # so many differed
+    assert not (found == 0x8000).any()
 
 
 def test_models_are_told_of_a_gpu(tmp_path):

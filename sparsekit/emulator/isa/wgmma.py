@@ -110,7 +110,7 @@ def multiply_matrices(
         parts = whole.reshape(WARPS_OF_GROUP, 2, 8, columns // 8, 4, 2).transpose(3, 1, 5, 0, 2, 4)
         product[:, lanes] = parts.reshape(count, -1)
     if sign < 0:
-        product = -product
+        product = np.float32(0) - product  # terms have the factor's sign: their sum of 0 is +0
     return _accumulate(product, held, scale_d, kind_d, saturating)
 
 
@@ -170,7 +170,9 @@ def _accumulate(
         if held is not None:
             halves = np.stack(held).view(np.float16).reshape(len(held), -1, 2).transpose(0, 2, 1)
             total = np.where(scale_d, total + halves.astype(np.float32), total)
-        packed = np.ascontiguousarray(total.astype(np.float16).transpose(0, 2, 1))
+        rounded = total.astype(np.float16)
+        rounded[rounded == 0] = 0  # what a negative sum rounds to is +0, too: seen on an H200
+        packed = np.ascontiguousarray(rounded.transpose(0, 2, 1))
         return packed.view(np.uint32).reshape(len(packed), -1)
     if kind == "s32":
         whole = product.astype(np.int64)
