@@ -21,7 +21,7 @@ from sparsekit.__main__ import run as run_command
 from sparsekit.check.emulated import schedules_of
 from sparsekit.check.emulated_campaign import CaseTask, EmulatedKernel, EmulationPlan, run_tasks
 from sparsekit.check.processes import WorkerError, run_in_processes
-from sparsekit.emulator import CHECKS, FaultError
+from sparsekit.emulator import CHECKS, STRICT_CHECKS, FaultError
 from sparsekit.errors import ArgumentError, UsageError
 from sparsekit.settings import load as load_settings
 
@@ -268,6 +268,14 @@ def test_a_fault_raises_and_says_where(store):
     assert torch.equal(
         load(f"{FAULTY}:race", store, without=["race"])(torch.ones(2, 64)), torch.full((2, 64), 2.0)
     )
+
+
+def test_outputs_come_back_without_any_check(store):
+    x = torch.arange(128, dtype=torch.float32).view(2, 64)
+    assert torch.equal(load(SCALE, store, without=CHECKS)(x), x * 2.0)
+    out = torch.full((2, 64), 99.0)
+    assert load(SCALE, store, strict=True, without={**CHECKS, **STRICT_CHECKS})(x, out=out) is out
+    assert torch.equal(out, x * 2.0)
 
 
 def test_inputs_are_read_only(store, tmp_path):

@@ -41,7 +41,7 @@ class FunctionForm:
         return (
             f"{_HEADER}.visible .entry {ENTRY}({params})\n.reqntid {THREADS}, 1, 1\n{{\n"
             " .reg .b32 a, b, c, d, block, local, thread; .reg .b16 h<4>; .reg .pred p;\n"
-            " .reg .b64 source, target;\n"
+            " .reg .b64 source, target, pair;\n"
             " ld.param.u64 source, [source_param]; ld.param.u64 target, [target_param];\n"
             " cvta.to.global.u64 source, source; cvta.to.global.u64 target, target;\n"
             " mov.u32 block, %ctaid.x; mov.u32 local, %tid.x;\n"
@@ -54,7 +54,8 @@ class FunctionForm:
 
 
 def operands() -> np.ndarray:
-    """[blocks, THREADS, 3] uint32: all pairs of edge values, then random bits and values near 1."""
+    """[blocks, THREADS, 3] uint32: all pairs of edge values, then random bits, values near 1, and
+    what tells when .ftz takes a result for tiny."""
     rng = np.random.default_rng(0)
     pairs = np.array(list(product(_EDGES, _EDGES)), np.uint32)
     third = rng.choice(np.array(_EDGES, np.uint32), (len(pairs), 1))
@@ -62,7 +63,26 @@ def operands() -> np.ndarray:
     shape = (_RANDOM_BLOCKS, THREADS, 3)
     any_bits = rng.integers(0, 1 << 32, shape, np.uint32)
     spread = np.exp2(rng.uniform(-12, 12, shape)) * rng.choice([-1.0, 1.0], shape)
-    return np.concatenate([edges, any_bits, spread.astype(np.float32).view(np.uint32)])
+    near_one = spread.astype(np.float32).view(np.uint32)
+    return np.concatenate([edges, any_bits, near_one, _nearly_normal()])
+
+
+def _nearly_normal() -> np.ndarray:
+    """[1, THREADS, 3]: of f32 a b is 2^-126 less 2^-46 i^2 of it, for f16 halves 2^-14 less 2^-20
+    i^2; in the last quarter b and a are the high and the low word of a double near 2^-126.
+
+    Rounded to the bits of a normal number some are 2^-126, and some below it.
+    """
+    near = np.array([1, 2, 64, 1447, 1448, 1449, 2047, 2048], np.uint32).repeat(8)
+    half = (np.arange(32, dtype=np.uint32) + 1) * np.uint32(0x10001)
+    low = np.array([0xDFFFFFFF, 0xE0000000, 0xE0000001, 0xEFFFFFFF, 0xF0000000, 0xF0000001,
+                    0xFFFFFFFF, 0x00000000], np.uint32).repeat(4)  # fmt: skip
+    a = np.concatenate([0x20000000 | near, 0x20002000 | half, low])
+    b = np.concatenate([0x20000000 - 2 * near, 0x20002000 - 2 * half,
+                        np.where(low == 0, 0x38100000, 0x380FFFFF)])  # fmt: skip
+    b[1::2] |= np.uint32(0x80000000)
+    c = np.tile(np.array([0, 0, 0x80000000, 0x80000000], np.uint32), THREADS // 4)
+    return np.stack([a, b, c], axis=1).astype(np.uint32)[None]
 
 
 def function_forms() -> list[FunctionForm]:
@@ -74,11 +94,16 @@ def function_forms() -> list[FunctionForm]:
     ]
     exact += [f"{op}{how}.f32 d, a, b;" for op in ("min", "max") for how in ("", ".NaN", ".ftz")]
     exact += [
-        f"{op}.{mode}.f32 d, a{', b' if op == 'div' else ''};"
+        f"{op}.{mode}{ftz}.f32 d, a{', b' if op == 'div' else ''};"
         for op in ("div", "rcp", "sqrt")
         for mode in ("rn", "rz", "rm", "rp")
+        for ftz in ("", ".ftz")
     ]
-    exact += ["cvt.rna.tf32.f32 d, a;", "cvt.rmi.f32.f32 d, a;", "cvt.rn.f32.s32 d, a;"]
+    exact += [
+        f"mov.b64 pair, {{a, b}}; cvt.{mode}.ftz.f32.f64 d, pair;"
+        for mode in ("rn", "rz", "rm", "rp")
+    ]
+    exact += ["cvt.rmi.f32.f32 d, a;", "cvt.rn.f32.s32 d, a;"]
     approximate = [
         f"{op}.approx{ftz}.f32 d, a;"
         for op in ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos")
@@ -91,6 +116,10 @@ def function_forms() -> list[FunctionForm]:
     packed = [
         ("f16x2", f"{code}.f16x2 d, a, b{', c' if 'fma' in code else ''};", True)
         for code in ("add.rn", "mul.rn", "fma.rn", "max", "max.NaN", "min")
+    ]
+    packed += [
+        ("f16x2", "mul.rn.ftz.f16x2 d, a, b;", True),
+        ("f16x2", "fma.rn.ftz.f16x2 d, a, b, c;", True),
     ]
     packed += [
         ("bf16x2", f"{code}.bf16x2 d, a, b{', c' if 'fma' in code else ''};", True)
@@ -110,7 +139,10 @@ def function_forms() -> list[FunctionForm]:
         narrow = f"cvt.rn.satfinite.{kind}.f32 h0, a, b; cvt.u32.u16 d, h0;"
         wide = f"cvt.u16.u32 h0, a; cvt.rn.f16x2.{kind} d, h0;"
         packed += [("bits", narrow, True), ("f16x2", wide, True)]
-    packed += [("bits", f"cvt.{how}.f32 d, a;", True) for how in ("rni.s32", "rzi.u32", "rzi.s32")]
+    packed += [
+        ("bits", f"cvt.{how}.f32 d, a;", True)
+        for how in ("rna.tf32", "rni.s32", "rzi.u32", "rzi.s32")
+    ]
     forms = [FunctionForm(_name(code), code) for code in exact]
     forms += [FunctionForm(_name(code), code, exact=False) for code in approximate]
     return forms + [FunctionForm(_name(code), code, kind, sure) for kind, code, sure in packed]
@@ -118,4 +150,4 @@ def function_forms() -> list[FunctionForm]:
 
 def _name(code: str) -> str:
     named = [part.split()[0] for part in code.split(";") if part.strip()]
-    return next(n for n in named if n not in ("cvt.u32.u16", "cvt.u16.u32"))
+    return next(n for n in named if n not in ("cvt.u32.u16", "cvt.u16.u32", "mov.b64"))

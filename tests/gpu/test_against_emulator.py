@@ -8,15 +8,18 @@ import tile_bits
 import tile_data
 import torch
 from accumulation import Model, accumulate
+from against_emulator import Record
 from function_compare import compare_function
 from function_forms import function_forms
 from kernel_cases import cases_of, cost_flop, make_integral, must_be_equal
 from kernel_compare import compare_output
 from sides import Emulator
 from tile_compare import compare_form, exact_tiles
-from tile_forms import MmaForm, WgmmaForm, mma_forms, wgmma_forms
+from tile_forms import ENTRY, MmaForm, WgmmaForm, mma_forms, wgmma_forms
 
 from sparsekit.discover import Catalog
+from sparsekit.report.sections import parts_of
+from sparsekit.report.stored import Wanted, read_stored
 
 FEW = 2  # tiles
 SOME = (*mma_forms()[::5], *wgmma_forms()[::14])
@@ -27,6 +30,23 @@ def test_tiles_of_integers_are_exact_in_the_emulator(form):
     for finding in compare_form(form, FEW, None):
         if finding["data"] in (tile_data.INTEGRAL, tile_data.RANDOM):
             assert finding["ok"], finding
+
+
+def test_a_record_is_a_result_that_report_shows(tmp_path):
+    file, function = tmp_path / "record.json", function_forms()[0]
+    record = Record(file, {"schema": 1, "kind": "against-emulator", "environment": {}}, 3, set())
+    record.add(compare_form(SOME[0], FEW, None))
+    record.add([compare_function(function, None)])
+    told = compare_output(torch.ones(4), torch.ones(4), must_be_equal=True)
+    subject = {"what": "kernel", "subject": "k:v", "case": "c", "data": "random", "ok": True}
+    record.add([{**subject, "instance": None, "problems": [], "outputs": {"out": told}}])
+    record.save()
+    table, lines = parts_of(["emulator"], [read_stored(file)], Wanted())
+    rows = {row[:2]: row[2:] for row in table.rows}
+    assert rows["outputs of kernels", "random"] == (1, 4, 0, "0 bf16 ulp of the row", 0)
+    assert rows["mma tiles", "integers"][0] == FEW
+    assert rows["scalar instructions", "exact"][0] == 1
+    assert lines.lines[0].startswith("Tasks: 3 of 3 done; cases skipped: 0;")
 
 
 def test_all_tiles_have_names_of_their_own():
@@ -64,6 +84,20 @@ def test_a_model_cuts_what_lies_far_below_the_largest_term():
     c[:] = -1.0
     tiles = tile_data._encoded(form, a, b, c)
     assert (tile_bits.decode(accumulate(form, Model(24, 8), tiles), "f32") == 2.0**-24).all()
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1)])
+def test_f16_results_that_round_to_zero_are_positive_as_on_an_h200(signs):
+    form = WgmmaForm("f16", "f16", "f16", (64, 32, 16), signs=signs)
+    if signs == (1, 1):
+        form = WgmmaForm("e5m2", "e5m2", "f16", (64, 160, 32), mode="128B")
+    assert form in wgmma_forms()
+    tiles = tile_data.make_tiles(form, tile_data.SUBNORMAL, 10)
+    found = form.result(
+        Emulator().run(form.text, ENTRY, form.threads, form.memory(tiles), form.out_words)
+    )
+    assert (exact_tiles(form, tiles) == 0x8000).sum() == 4  # so many differed
+    assert not (found == 0x8000).any()
 
 
 def test_models_are_told_of_a_gpu(tmp_path):
