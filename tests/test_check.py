@@ -32,7 +32,7 @@ SMALL = {
 
 
 def test_cases_are_chosen_by_any_of_the_patterns():
-    op = next(o for o in OPS if o.name == "gated_pool")
+    op = OPS["gated_pool"]
     found = [c.name for c in chosen_cases(op, ("special", "b1_*"), ("smoke",))]
     assert found == [c.name for c in op.cases if c.name == "special" or c.name.startswith("b1_")]
     assert len(found) > 2
