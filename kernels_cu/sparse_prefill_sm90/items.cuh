@@ -32,8 +32,8 @@ struct Arguments {
   }
 };
 
-/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w looks
-/// at 128, and goes on until it finds a valid one. The largest of the eight ends is the row's.
+/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w
+/// looks at 128, and goes on until it finds a valid one. The largest of the eight is the row's.
 __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane) {
 #pragma unroll 1
   for (int first = a.topk - kScanWidth * (warp + 1);; first -= kValueWarps * kScanWidth) {

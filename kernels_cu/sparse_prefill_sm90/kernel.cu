@@ -10,8 +10,8 @@
 //   score warpgroup      S = Q K^T, softmax, P and alpha to shared memory
 //   value warpgroups (2) O += P V for 256 of the 512 columns each, and the gather of everything
 // The ring of three slots holds, in order, Q and the tiles of an item, then those of the next: a
-// value warpgroup loads its own half of the columns, so it waits for no one to reuse a slot. README.md
-// draws the schedule.
+// value warpgroup loads its own half of the columns, so it waits for no one to reuse a slot.
+// README.md draws the schedule.
 
 #include "gather.cuh"
 #include "out.cuh"
@@ -252,7 +252,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
     gather.load_q_chunks(blockIdx.x);
     gather.load_rope(1);
     gather.load(2, 2);
-    bar_sync(kValueGroup, kValueThreads);  // all have read the first plan
 
     int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
     int p_parity = 0, s_parity = 0;
@@ -296,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fw
           for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
         }
         if (kGate && tiles > 1) wait_s_done();
-        // No proxy fence: the score warpgroup's, between the copies' end and p_full, is one for P and V.
+        // No proxy fence: the score warpgroup's, between the copies and p_full, serves P and V.
         const unsigned long long p_desc =
             matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
         const unsigned long long v_desc = matrix_descriptor_128b(
