@@ -22,9 +22,18 @@ ASKED_FOR = {
     "toolchains": (MAKE_TOOLCHAINS, "to fetch compilers"),
     "slow": (RUN_SLOW, "for what takes minutes"),
 }
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 COMPILERS = (
     "triton==3.6.0", "triton==3.7.1", "triton==3.8.0", "triton==3.9.0", "nvrtc==13.5.37",
 )  # fmt: skip
+
+
+def pytest_configure() -> None:
+    """Workers side by side have a core each; threads of torch and numpy wait for each other there,
+    spinning."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for variable in THREADS:
+            os.environ.setdefault(variable, "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -176,6 +176,7 @@ def test_pieces_of_a_folder_come_in_order(tmp_path):
 
 
 @pytest.mark.toolchains
+@pytest.mark.slow
 def test_an_installed_wheel_of_nvidia(inspect, tmp_path):
     """About 250 kernels for each of ten archs, most of them compressed."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]

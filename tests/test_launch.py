@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -51,41 +53,75 @@ def store(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("launch-store")
 
 
+class Driven:
+    """Processes with the stub as their driver, and what it was called for."""
+
+    def __init__(self, library: Path, store: Path, folder: Path) -> None:
+        self._library, self._store, self._log = library, store, folder / "calls.jsonl"
+        self.out, self.err = folder / "out.txt", folder / "err.txt"
+
+    def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
+        self._log.unlink(missing_ok=True)
+        full = {
+            **os.environ, "LD_LIBRARY_PATH": str(self._library), "PYTHONPATH": str(ROOT),
+            "SPARSEKIT_CACHE_DIR": str(self._store), "STUB_LOG": str(self._log),
+            "STUB_DEVICES": "9.0", "STUB_PARAMS": CUDA_PARAMS, **changes,
+        }  # fmt: skip
+        if "CUDA_VISIBLE_DEVICES" not in changes:  # which is of real devices
+            full.pop("CUDA_VISIBLE_DEVICES", None)
+        return full
+
+    def calls(self) -> list[dict]:
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        return [json.loads(line) for line in lines]
+
+
 @pytest.fixture
-def stubbed(library, store, tmp_path):
+def driven(library, store, tmp_path) -> Driven:
+    return Driven(library, store, tmp_path)
+
+
+@pytest.fixture
+def stubbed(driven):
     """Run a script with the stub as its driver; returns its answer and the driver's calls."""
 
     def run(*command: str, **env: str):
-        log = tmp_path / "calls.jsonl"
-        log.unlink(missing_ok=True)
-        full = {
-            **os.environ, "LD_LIBRARY_PATH": str(library), "SPARSEKIT_CACHE_DIR": str(store),
-            "STUB_LOG": str(log), "STUB_DEVICES": "9.0", "STUB_PARAMS": CUDA_PARAMS,
-            "PYTHONPATH": str(ROOT), **env,
-        }  # fmt: skip
-        if "CUDA_VISIBLE_DEVICES" not in env:  # which is of real devices
-            full.pop("CUDA_VISIBLE_DEVICES", None)
         done = subprocess.run(
-            [sys.executable, *command], env=full, capture_output=True, text=True, timeout=120,
-            check=False,
+            [sys.executable, *command], env=driven.environment(env), capture_output=True,
+            text=True, timeout=120, check=False,
         )  # fmt: skip
-        calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return done, calls
+        return done, driven.calls()
 
     return run
 
 
+@pytest.fixture(scope="session")
+def caller(library):
+    """A process that calls operators: see call_operator.py."""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(STUB / "call_operator.py")]
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.fixture
-def call(stubbed):
+def call(driven, caller):
     """Call the operator of a reference; returns its answer and the driver's calls."""
 
     def run(reference: str = CUDA + ":plain", env: dict[str, str] | None = None, **request):
         asked = {"reference": reference, "rows": 7, "columns": 64, "row_stride": 64, "offset": 0}
-        done, calls = stubbed(
-            str(STUB / "call_operator.py"), json.dumps({**asked, **request}), **(env or {})
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1]), calls
+        line = {
+            "request": {**asked, **request}, "env": driven.environment(env or {}),
+            "out": str(driven.out), "err": str(driven.err),
+        }  # fmt: skip
+        print(json.dumps(line), file=caller.stdin, flush=True)
+        ready, _, _ = select.select([caller.stdout], [], [], 120)
+        assert ready, "it does not answer"
+        assert caller.stdout.readline().strip() == "0", driven.err.read_text()
+        return json.loads(driven.out.read_text().splitlines()[-1]), driven.calls()
 
     return run
 
@@ -342,21 +378,14 @@ def test_an_older_minor_serves_where_there_is_no_own_target(call, tmp_path):
     assert "no target of sm_80 sm_90 runs on 12.0" in answer["error"]
 
 
-def test_loadable_ptx_is_the_last_resort_and_said(call, stubbed, tmp_path):
+def test_loadable_ptx_is_the_last_resort_and_said(call, driven, stubbed, tmp_path):
     folder = shutil.copytree(KERNELS / "scale_cu", tmp_path / "scale_cu")
     spec = folder / "spec.py"
     spec.write_text(spec.read_text().replace("targets=PORTABLE_CUDA_TARGETS", 'targets=("sm_80",)'))
     done, _ = stubbed("-m", "sparsekit", "build", f"{folder}:plain", "--arch", "8.0+PTX")
     assert done.returncode == 0, done.stderr
-    asked = {
-        "reference": f"{folder}:plain",
-        "rows": 7,
-        "columns": 64,
-        "row_stride": 64,
-        "offset": 0,
-    }
-    done, calls = stubbed(str(STUB / "call_operator.py"), json.dumps(asked), STUB_DEVICES="12.0")
-    assert "the driver compiles its PTX" in done.stderr
+    _, calls = call(f"{folder}:plain", env={"STUB_DEVICES": "12.0"})
+    assert "the driver compiles its PTX" in driven.err.read_text()
     assert not calls[0]["elf"]
     assert len(launches(calls)) == 1
 

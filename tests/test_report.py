@@ -140,6 +140,106 @@ def test_every_kind_of_figure_of_the_seeds_is_on_the_page(heading, files, run_cl
     assert [part for part in SEED_FIGURES[heading] if part not in done.stdout] == []
 
 
+CONTROL = {
+    "schema": 1, "kind": "control", "environment": {**TOLD, "command": "tests/gpu/control.py"},
+    "seconds": 1.0,
+    "findings": [
+        {"what": "seed2 warm b8_r8_d512", "method": "graph",
+         "verdicts": {"same": 39, "slower": 1}, "ratios": [0.99812, 1.00377], "ok": True},
+        {"what": "planted 3 % of 1 ms", "verdicts": {"slower": 19, "same": 1}, "ok": False},
+    ],
+}  # fmt: skip
+TILE = {"what": "tile", "subject": "wgmma.mma_async.x", "elements": 4096, "tiles": 10}
+EMULATOR = {
+    "schema": 1, "kind": "against-emulator",
+    "environment": {**TOLD, "command": "tests/gpu/against_emulator.py"}, "seconds": 1.0,
+    "tasks": 9, "done": 8, "ok": False, "skipped": 3, "instances_that_did_not_run": ["k:v d576"],
+    "kernels": [
+        {"subject": "k:v", "instance": "d512", "data": data, "output": output, "cases": 46,
+         "elements": 1000, "different_bits": bits, "worst_bf16_ulp_of_row": worst}
+        for data, output, bits, worst in (
+            ("integers", "out", 0, 0.0), ("random", "out", 7, 1.25), ("random", "lse", 1, 0.5)
+        )
+    ],
+    "failed": [{"what": "kernel", "subject": "k:w", "ok": False, "problems": [], "error": "E: x"}],
+    "tiles": [
+        {**TILE, "data": "integers", "different_bits": 0, "worst_relative": 0.0, "bound": 0.0,
+         "ok": True},
+        {**TILE, "data": "random", "different_bits": 9, "worst_relative": 1e-6, "bound": 4e-6,
+         "ok": True},
+        {**TILE, "data": "special", "different_bits": 5, "worst_relative": 4e-6, "bound": 2e-6,
+         "ok": None},
+        {"what": "tile", "subject": "mma.sync.y", "ok": False, "problems": [], "error": "E: z"},
+    ],
+    "functions": [
+        {"subject": "add.rn.f32", "elements": 100, "different_bits": 0, "worst_ulp": 0, "ok": True},
+        {"subject": "cvt.x", "elements": 100, "different_bits": 2, "worst_ulp": 3, "ok": False},
+        {"subject": "ex2.approx", "elements": 100, "different_bits": 4, "worst_ulp": 2, "ok": None},
+    ],
+}  # fmt: skip
+
+
+def section_of(data, name, folder, run_cli) -> tuple[list[list[str]], str]:
+    """(the rows of the section's table, all of its text)."""
+    (folder / "file.json").write_text(json.dumps(data))
+    done = run_cli("report", str(folder / "file.json"), "--section", name)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return rows[2:], done.stdout
+
+
+def test_a_control_is_shown(tmp_path, run_cli):
+    rows, _ = section_of(CONTROL, "control", tmp_path, run_cli)
+    assert rows == [
+        ["seed2 warm b8_r8_d512", "graph", "39 same, 1 slower", "0.9981 to 1.0038", "yes"],
+        ["planted 3 % of 1 ms", "–", "19 slower, 1 same", "–", "no"],
+    ]
+
+
+def test_a_comparison_with_the_emulator_is_shown(tmp_path, run_cli):
+    rows, text = section_of(EMULATOR, "emulator", tmp_path, run_cli)
+    assert "Emulator against NVIDIA H200" in text
+    assert rows == [
+        ["outputs of kernels", "integers", "46", "1000", "0", "0 bf16 ulp of the row", "0"],
+        ["outputs of kernels", "random", "92", "2000", "8", "1.25 bf16 ulp of the row", "0"],
+        ["outputs of kernels", "–", "0", "0", "0", "–", "1"],
+        ["mma tiles", "–", "0", "0", "0", "–", "1"],
+        ["wgmma tiles", "integers", "10", "4096", "0", "–", "0"],
+        ["wgmma tiles", "random", "10", "4096", "9", "0.25 of the bound", "0"],
+        ["wgmma tiles", "special", "10", "4096", "5", "2 of the bound", "–"],
+        ["scalar instructions", "exact", "2", "200", "2", "3 ulp", "1"],
+        ["scalar instructions", "approximate", "1", "100", "4", "2 ulp", "–"],
+    ]
+    assert "Tasks: 8 of 9 done; cases skipped: 3; instances that did not run: k:v d576." in text
+    assert "Failed: k:w; mma.sync.y; cvt.x." in text
+
+
+def test_both_are_on_the_page_and_in_marked_tables(tmp_path, run_cli):
+    for name, data in (("control.json", CONTROL), ("emulator.json", EMULATOR)):
+        (tmp_path / name).write_text(json.dumps(data))
+    page = run_cli("report", "control.json", "emulator.json", cwd=tmp_path).stdout
+    assert "planted 3 % of 1 ms" in page
+    assert "wgmma tiles" in page
+    marked = "control.json emulator.json --section control --section emulator"
+    (tmp_path / "page.md").write_text(MARKED.replace("bench.json --section overview", marked))
+    assert run_cli("report", "--update", "page.md", cwd=tmp_path).returncode == 0
+    assert run_cli("report", "--check", "page.md", cwd=tmp_path).returncode == 0
+    assert "39 same, 1 slower" in (tmp_path / "page.md").read_text()
+
+
+def test_files_that_are_no_results(tmp_path, run_cli):
+    (tmp_path / "file.json").write_text(json.dumps({"schema": 1, "kind": "other"}))
+    done = run_cli("report", "file.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "run or tests/gpu" in done.stderr
+    assert "found kind 'other'" in done.stderr
+    (tmp_path / "file.json").write_text(json.dumps({"schema": 1, "kind": "control"}))
+    done = run_cli("report", "file.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "section control of file.json: a result lacks what its kind has" in done.stderr
+
+
 def test_the_footer_says_where_it_was_made(files, run_cli):
     page = run_cli("report", str(files / "bench.json")).stdout
     for part in ("sparsekit bench", "c" * 12 + " with changes", "580.1", "1755 MHz of 1980 MHz",

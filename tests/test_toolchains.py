@@ -73,7 +73,7 @@ def test_the_newest_nvrtc_compiles_it_right(built):
 
 
 @pytest.mark.toolchains
-@pytest.mark.parametrize("archs", ["8.0;9.0;12.0", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("archs", ["9.0;12.0", pytest.param("all", marks=pytest.mark.slow)])
 def test_our_cuda_kernels_are_clean_under_the_newest_nvrtc(built, shipped_store, archs):
     reference = f"sparse_prefill@{NEWEST_NVRTC}"
     result = built(reference, "--arch", archs, SPARSEKIT_CACHE_DIR=str(shipped_store))
@@ -137,7 +137,7 @@ def test_a_compiler_that_is_too_old_is_told_in_one_line():
 @pytest.mark.parametrize(
     ("references", "archs", "counted"),
     [
-        ([], "9.0", set()),  # of sparse_prefill there is one kernel for Hopper only, and one for all
+        ([], "9.0", set()),  # sparse_prefill has a kernel for Hopper only, and one for all
         (["sparse_prefill"], "12.0;9.0", set()),
         (["sparse_prefill_sm90"], "9.0;12.0", {"12.0"}),
         (["cu/sparse_prefill", "sparse_prefill_sm90"], "12.0", {"12.0"}),

@@ -49,10 +49,11 @@ def command(
 ) -> None:  # fmt: skip
     """One page from result files, for a pull request.
 
-    FILE is a JSON result of bench, verify, inspect-sass or profile; results of several GPUs make
-    one table. With --check or --update FILE is a markdown file, README.md and docs/ when none is
-    given: tables between `<!-- sparsekit report RESULT... --section NAME -->` and
-    `<!-- /sparsekit report -->` are made again from their results.
+    FILE is a JSON result of bench, verify, inspect-sass, profile or the scripts of tests/gpu;
+    results of several GPUs make one table. With --check or --update FILE is a markdown file,
+    README.md and docs/ when none is given: tables between
+    `<!-- sparsekit report RESULT... --section NAME -->` and `<!-- /sparsekit report -->` are made
+    again from their results.
 
     \b
     sparsekit report bench.json verify.json inspect.json

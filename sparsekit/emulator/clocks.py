@@ -96,8 +96,8 @@ class Clocks:
         self.time += 1
         if self.time > self._last:
             raise UsageError(
-                "more synchronisation than the race check can number in one launch; "
-                "switch off the check `race`, or launch fewer blocks"
+                "more synchronisation than the checks can number in one launch; "
+                "switch them all off, or launch fewer blocks"
             )
 
     def agent(self, stamp: int) -> tuple[int, int]:

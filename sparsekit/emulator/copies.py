@@ -188,7 +188,8 @@ class CopyGroups:
                 known = clocks.only_happened(clocks.released(rows)[0])  # before it is issued
                 known[clocks.agents_of(rows, COPY_AGENT)] = clocks.until_now()
             machine.engine.issue(CopyArrival(machine, row, self._serial, arrivals, known, at))
-        machine.clocks.tick()
+        if machine.log is not None:
+            machine.clocks.tick()
 
     def force(self, row: int, serial: int) -> None:
         """Perform the copies of a warp up to one of them."""

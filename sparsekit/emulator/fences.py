@@ -84,7 +84,7 @@ class Fences:
 
     def reset(self) -> None:
         log = self._machine.log
-        if log is not None and "race" in self._machine.findings.checks:
+        if log is not None:  # races are not all that order matters to: mbarriers, proxies, exits
             self._shared = _Exchange(
                 lambda row: log.release(np.array([row]))[0],
                 lambda row, known: log.acquire(np.array([row]), known),

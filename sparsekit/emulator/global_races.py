@@ -40,7 +40,7 @@ _LARGEST_CELL = 32  # bytes of the widest access
 
 @dataclass(slots=True)
 class _Accesses:
-    """Accesses of one kind and time to one allocation. index: bytes; blocks, at: per element."""
+    """Accesses of one kind and time to one stretch. index: bytes; blocks, at: per element."""
 
     kind: int
     time: int
@@ -51,9 +51,10 @@ class _Accesses:
 
 
 class _Shadow:
-    """Who wrote and read each cell of an allocation last, when, and by which instruction.
+    """Who wrote and read each cell of a stretch of memory last, when, and by which instruction.
 
-    A cell is as large as the smallest access so far.
+    A cell is as large as the smallest access so far. One more of the largest stands behind the
+    last, for an access out of alignment where nobody checks that.
     """
 
     _TABLES = (
@@ -63,7 +64,7 @@ class _Shadow:
 
     def __init__(self, start: int, size: int) -> None:
         self.start, self.cell_bytes = start, _LARGEST_CELL
-        cells = -(-size // _LARGEST_CELL)
+        cells = -(-size // _LARGEST_CELL) + 1
         self.writer, self.reader = (np.full(cells, _NOBODY, np.int32) for _ in range(2))
         self.written_at, self.read_at = (np.zeros(cells, np.int32) for _ in range(2))
         self.written_when, self.read_when = (np.zeros(cells, np.int32) for _ in range(2))
@@ -83,15 +84,30 @@ class _Shadow:
         return (first[:, None] + np.arange(count)).reshape(-1), count
 
 
+def _stretches(memory: Memory) -> list[tuple[int, int]]:
+    """[(first, last + 1)] granules of the arena in which allocations lie.
+
+    Views of one buffer may share a granule, or overlap: they are one stretch.
+    """
+    starts = ((a.address - GLOBAL_BASE, a.size_bytes) for a in memory.allocations if a.size_bytes)
+    found: list[tuple[int, int]] = []
+    for start, size in sorted(starts):
+        first, end = start // GRANULE, -(-(start + size) // GRANULE)
+        if found and first < found[-1][1]:
+            first, end = found[-1][0], max(end, found.pop()[1])
+        found.append((first, end))
+    return found
+
+
 class GlobalRaces:
-    """The accesses to global memory of one launch, by allocation."""
+    """The accesses to global memory of one launch, by the stretches that allocations lie in."""
 
     def __init__(self, memory: Memory, findings: Findings, blocks: int) -> None:
         self._memory, self._findings, self._blocks = memory, findings, blocks
         self._owner = np.full(memory.content().size // GRANULE + 1, _NOBODY, np.int32)
-        for number, allocation in enumerate(memory.allocations):
-            first = (allocation.address - GLOBAL_BASE) // GRANULE
-            self._owner[first : first + -(-allocation.size_bytes // GRANULE)] = number
+        self._stretches = _stretches(memory)
+        for number, (first, end) in enumerate(self._stretches):
+            self._owner[first:end] = number
         self._kept: dict[int, list[_Accesses]] = {}
         self._shadows: dict[int, _Shadow] = {}
         self._written: set[int] = set()
@@ -123,7 +139,7 @@ class GlobalRaces:
         self._known[block] = np.maximum(self._known[block], known)
 
     def add(self, bucket: Bucket) -> None:
-        """Take accesses that have been found to be inside allocations."""
+        """Take accesses to the arena; those that are in no stretch are nobody's concern."""
         kind = _PLAIN_KINDS.get(bucket.kind, bucket.kind)
         owners = self._owner.take(bucket.index // GRANULE, mode="clip")
         blocks = self._blocks_of_rows[bucket.rows]
@@ -160,7 +176,7 @@ class GlobalRaces:
             self._elements = 0
 
     def finish(self) -> None:
-        """Look at all that was kept of allocations that somebody wrote."""
+        """Look at all that was kept of stretches that somebody wrote."""
         for owner, kept in self._kept.items():
             if owner in self._written:
                 for accesses in kept:
@@ -171,9 +187,9 @@ class GlobalRaces:
     def _look(self, owner: int, accesses: _Accesses) -> None:
         shadow = self._shadows.get(owner)
         if shadow is None:
-            allocation = self._memory.allocations[owner]
-            start = allocation.address - GLOBAL_BASE
-            shadow = self._shadows[owner] = _Shadow(start, allocation.size_bytes)
+            first, end = self._stretches[owner]
+            shadow = _Shadow(first * GRANULE, (end - first) * GRANULE)
+            self._shadows[owner] = shadow
         cells, count = shadow.cells(accesses)
         blocks, at = np.repeat(accesses.blocks, count), np.repeat(accesses.at, count)
         strong = accesses.kind in (STRONG_READ, STRONG_WRITE)

@@ -17,7 +17,8 @@ _MOST_BYTES = 1 << 31  # of all pieces together; the emulator keeps a copy and i
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a host buffer that kernels may touch. written: by them, and not read before.
+    """A part of a host buffer that kernels may touch. written: by them, and not read before; its
+    content goes along all the same, so that what they leave alone comes back as it was.
 
     Pieces of one buffer keep their distances, so that they may overlap.
     """
@@ -53,7 +54,7 @@ class HostMemory:
 
     def _place(self, piece: Piece, address: int) -> Allocation:
         return self._memory.place(
-            address, piece.size_bytes, None if piece.written else _bytes_of(piece), piece.name,
+            address, piece.size_bytes, _bytes_of(piece), piece.name,
             initialised=not piece.written, read_only=not piece.written,
         )  # fmt: skip
 
@@ -62,11 +63,10 @@ class HostMemory:
         return {piece.name: allocation.address for piece, allocation in self.placed}
 
     def copy_out(self) -> None:
-        """Bring what was written to where the host has it; what was not stays as it was."""
+        """Bring what kernels may have written to where the host has it, whatever was checked."""
         for piece, allocation in self.placed:
-            if piece.written and piece.size_bytes:
-                changed = self._memory.was_written(allocation)
-                np.copyto(_bytes_of(piece), self._memory.read(allocation, np.uint8), where=changed)
+            if piece.written:
+                _bytes_of(piece)[:] = self._memory.read(allocation, np.uint8)
 
 
 def _bytes_of(piece: Piece) -> Array:

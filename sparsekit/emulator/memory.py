@@ -109,12 +109,6 @@ class Memory:
         self._bytes[start : start + data.size] = data
         self._state[start : start + data.size] |= INITIALISED
 
-    def was_written(self, allocation: Allocation) -> Array:
-        """bool per byte: whether it holds a value that somebody wrote."""
-        start = allocation.address - GLOBAL_BASE
-        result: Array = (self._state[start : start + allocation.size_bytes] & INITIALISED) != 0
-        return result
-
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds an address."""
         for allocation in self.allocations:

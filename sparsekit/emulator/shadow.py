@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 _AGENTS = {WRITE: WARP_AGENT, STRONG_WRITE: ATOMIC_AGENT, COPY_WRITE: COPY_AGENT}
 _STRONG = (STRONG_READ, STRONG_WRITE)
-_OF_ORDER = frozenset({"race", "proxy-fence", "copy-proxy-fence", "proxy-overwrite"})
+_OF_ORDER = frozenset(
+    {"race", "same-value-race", "proxy-fence", "copy-proxy-fence", "proxy-overwrite"}
+)
 _PROXY_CHECKS = ("proxy-fence", "copy-proxy-fence", "proxy-overwrite")
 
 

@@ -142,7 +142,8 @@ class Warpgroups:
         for row in convoy.warps(mask).tolist():
             self._closed_at[row][self._committed[row]] = machine.clocks.until_now()
             self._committed[row] += 1
-        machine.clocks.tick()
+        if machine.log is not None:
+            machine.clocks.tick()
 
     def wait(self, convoy: Convoy, mask: Array | None, open_groups: int) -> None:
         """The warps learn that all but so many of their groups have ended."""

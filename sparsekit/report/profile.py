@@ -13,7 +13,7 @@ from sparsekit.report.document import Cell, Document, Lines, Table
 # Names of counts with what a reader calls them; the order is that of the table.
 TITLES = {
     "duration_s": "duration, us",
-    "tensor_cycles": "tensor pipe busy cycles per SM",
+    "tensor_cycles": "tensor pipe busy cycles per SM, its pipes together",
     "tensor_percent": "tensor pipe busy, %",
     "dram_read_bytes": "DRAM read, MB",
     "dram_write_bytes": "DRAM written, MB",

@@ -11,6 +11,7 @@ from sparsekit.model.bench import BenchResult
 from sparsekit.model.results import FLOAT64
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
+from sparsekit.report.on_gpu import control, emulator
 from sparsekit.report.profile import profile_parts
 from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, profile_results
 from sparsekit.report.units import format_time, widths_text
@@ -187,19 +188,33 @@ def _made(file: Stored) -> tuple[Cell, ...]:
 
 SECTIONS: dict[str, Callable[[Sequence[Stored], Wanted], list[Part]]] = {
     "machine": machine, "resources": resources, "checks": checks, "sanitizer": sanitizer,
-    "overview": overview, "times": times, "rates": rates, "conditions": conditions,
-    "profile": profile, "footer": footer,
+    "emulator": emulator, "control": control, "overview": overview, "times": times,
+    "rates": rates, "conditions": conditions, "profile": profile, "footer": footer,
 }  # fmt: skip
 # What a page for a pull request shows, in order; the last ones go first when it is too long.
-PAGE = ("resources", "checks", "sanitizer", "times", "profile", "rates", "conditions", "footer")
+PAGE = (
+    "resources", "checks", "sanitizer", "emulator", "control", "times", "profile", "rates",
+    "conditions", "footer",
+)  # fmt: skip
 _EXPENDABLE = ("conditions", "rates")
 
 
 def parts_of(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
-    """The sections of those names, in order. Raises UsageError for a name that is none."""
+    """The sections of those names, in order. Raises UsageError for a name that is none, and for
+    a file that lacks what its kind has."""
     if unknown := [n for n in names if n not in SECTIONS]:
         raise UsageError(f"no section is called {unknown[0]!r}; there are {', '.join(SECTIONS)}")
-    return [part for name in names for part in SECTIONS[name](stored, wanted)]
+    parts: list[Part] = []
+    for name in names:
+        try:
+            parts += SECTIONS[name](stored, wanted)
+        except (KeyError, TypeError) as error:
+            files = ", ".join(file.name for file in stored)
+            raise UsageError(
+                f"section {name} of {files}: a result lacks what its kind has: {error!r}; make it "
+                "again with the command that its environment names"
+            ) from error
+    return parts
 
 
 def shortened(names: Sequence[str]) -> tuple[str, ...] | None:

@@ -14,7 +14,9 @@ from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
 
-KINDS = ("bench", "verify", "inspect", "profile", "sanitizer", "run")
+KINDS = (
+    "bench", "verify", "inspect", "profile", "run", "sanitizer", "control", "against-emulator",
+)  # fmt: skip
 SCHEMA = 1
 Result = TypeVar("Result", BenchResult, ProfileResult)
 
@@ -64,8 +66,8 @@ def read_stored(file: Path, name: str | None = None) -> Stored:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in KINDS or data.get("schema") != SCHEMA:
         raise UsageError(
-            f"{file}: expected a JSON result of bench, verify, inspect-sass, profile or run "
-            f"(schema {SCHEMA}), found kind {kind!r}; write it with --format json"
+            f"{file}: expected a JSON result of bench, verify, inspect-sass, profile, run or "
+            f"tests/gpu (schema {SCHEMA}), found kind {kind!r}; write it with --format json"
         )
     return Stored(name or str(file), kind, data)
 

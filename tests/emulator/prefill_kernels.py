@@ -18,9 +18,16 @@ _MIXED = {"indices": "mixed", "sink": "special", "q_pad": 8, "kv_pad": 24, "indi
 # s_q 7: every layout of `mixed` once; of 520 columns one key stands more than 512 before the end.
 CASES = {
     "mixed": ({"s_q": 7, "s_kv": 600, "topk": 520}, {**_MIXED, "scale": 0.5}),
+    "one tile each": ({"s_q": 14, "s_kv": 60, "topk": 20}, {"indices": "mixed", "scale": 0.5}),
     "short": ({"s_q": 3, "s_kv": 100, "topk": 90}, {"indices": "mixed", "scale": 0.5}),
-    "length": ({"s_q": 5, "s_kv": 300, "topk": 130}, {**_MIXED, "topk_length": "hostile"}),
+    # The second of three items of a block has two tiles, so that Q of the third comes early.
+    "two tiles": ({"s_q": 5, "s_kv": 100, "topk": 70}, {"indices": "mixed", "scale": 0.5}),
+    "length": (
+        {"s_q": 7, "s_kv": 300, "topk": 130},
+        {**_MIXED, "topk_length": "hostile", "scale": -0.7},
+    ),
     "not finite": ({"s_q": 3, "s_kv": 150, "topk": 70}, {"indices": "interior", "values": "inf"}),
+    "no numbers": ({"s_q": 3, "s_kv": 150, "topk": 70}, {"indices": "interior", "values": "nan"}),
     "no rows": ({"s_q": 3, "s_kv": 0, "topk": 70}, {"indices": "empty"}),
     "no columns": ({"s_q": 3, "s_kv": 20, "topk": 0}, {"sink": "finite"}),
 }
@@ -50,15 +57,16 @@ def bits(outputs: dict[str, torch.Tensor]) -> dict[str, bytes]:
     return {name: t.contiguous().view(torch.uint8).numpy().tobytes() for name, t in outputs.items()}
 
 
-def never_runs(kernel: OwnKernel, heads: int, d_qk: int) -> set[tuple[int, int]]:
-    """The blocks of code, by PTX lines, that no case reaches."""
+def never_runs(kernel: OwnKernel, heads: int, d_qk: int) -> list[str]:
+    """The blocks of code, as PTX, that no case reaches."""
     left: set[tuple[int, int]] | None = None
     for name in CASES:
         run = kernel.run(make_case(kernel, name, heads, d_qk))
         uncovered = {(u.line, u.last_line) for r in run.reports for u in r.uncovered}
         left = uncovered if left is None else left & uncovered
     assert left is not None
-    return left
+    lines = kernel.ptx(make_case(kernel, "short", heads, d_qk)).splitlines()
+    return ["\n".join(lines[first - 1 : last]) for first, last in sorted(left)]
 
 
 def silent_mutants(

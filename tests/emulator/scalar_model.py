@@ -183,6 +183,17 @@ def flush(bits: int, form: Format) -> int:
     return bits & 1 << (form.bits - 1) if exponent == 0 else bits
 
 
+def flush_rounded(number: Number, form: Format, mode: str) -> int:
+    """.ftz of a result: a zero of its sign where it is below the smallest normal number even when
+    it is rounded with an exponent of any size."""
+    bits = encode(number, form, mode)
+    if number.kind != FINITE:
+        return bits
+    twice = encode(finite(2 * number.value, number.negative), form, mode)
+    tiny = twice >> form.mantissa_bits & (2**form.exponent_bits - 1) <= 1
+    return bits & 1 << (form.bits - 1) if tiny else bits
+
+
 def saturate(number: Number) -> Number:
     """.sat: to [0, 1], NaN to +0."""
     if number.kind == NAN or number.negative:

@@ -7,6 +7,7 @@ import pytest
 from whole_block import kinds, run_block
 
 from sparsekit.emulator import CHECKS, STRICT_CHECKS, FaultError, Schedule
+from sparsekit.emulator.clocks import Clocks
 from sparsekit.errors import UsageError
 
 CELLS = ".shared .align 16 .b8 cells[1024];"
@@ -165,7 +166,8 @@ def test_two_warps_write_the_same_value(schedule):
     assert kinds(body.format("lane"), {}, 64, **options) == []
     assert kinds(body.format("tid"), {}, 64, **options) == ["race"]
     strict = [*CHECKS, *STRICT_CHECKS]
-    assert kinds(body.format("lane"), {}, 64, checks=strict, **options) == ["same-value-race"]
+    for checks in (strict, ["same-value-race"]):
+        assert kinds(body.format("lane"), {}, 64, checks=checks, **options) == ["same-value-race"]
     vector = "mad.lo.u32 r1, lane, 16, r0; st.shared.v4.u32 [r1], {lane, 1, 2, OTHER};"
     body = "mov.u32 r0, cells; " + vector
     assert kinds(body.replace("OTHER", "3"), {}, 64, **options) == []
@@ -216,6 +218,35 @@ def test_atomics_do_not_race_with_each_other():
         kinds(body.format("").replace("ld.shared", "ld.volatile.shared"), {}, 64, shared=CELLS)
         == []
     )
+
+
+def test_a_flag_orders_also_where_races_are_not_looked_for():
+    """Whether an mbarrier is used after its initialisation hangs on the same order."""
+    body = """mov.u32 r0, cells; setp.ge.u32 p0, tid, 32; @p0 bra WAIT;
+    setp.ne.u32 p1, tid, 0; @p1 bra END; mbarrier.init.shared.b64 [r0], 1;
+    st{order}.shared.u32 [r0+16], 1; bra END;
+    WAIT: setp.ne.u32 p1, tid, 32; @p1 bra END;
+    SPIN: ld.acquire.cta.shared.u32 r2, [r0+16]; setp.ne.u32 p2, r2, 1; @p2 bra SPIN;
+    mbarrier.arrive.shared.b64 l0, [r0]; END:"""
+    for checks in (CHECKS, set(CHECKS) - {"race"}, {"mbarrier"}):
+        options = {"shared": CELLS, "checks": set(checks) - {"uninitialised"}}
+        assert kinds(body.format(order=".release.cta"), {}, 64, **options) == []
+        assert kinds(body.format(order=".relaxed.cta"), {}, 64, **options) == ["mbarrier"]
+
+
+def test_without_checks_nothing_counts_time(monkeypatch):
+    """The clocks of the checks can run full; without checks no launch is too long."""
+
+    def tick(clocks: Clocks) -> None:
+        raise AssertionError("time has passed")
+
+    monkeypatch.setattr(Clocks, "tick", tick)
+    body = """mov.u32 r0, cells; setp.ne.u32 p0, tid, 0; @!p0 mbarrier.init.shared.b64 [r0], 128;
+    bar.sync 0; cp.async.commit_group; cp.async.wait_group 0; cp.async.wait_all;
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; fence.proxy.async; membar.gl;
+    wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+    cp.async.mbarrier.arrive.noinc.shared.b64 [r0];"""
+    assert kinds(body, {}, 128, shared=CELLS, checks=()) == []
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)

@@ -21,6 +21,7 @@ from scalar_model import (
     encode,
     finite,
     flush,
+    flush_rounded,
     round_integer,
     saturate,
 )
@@ -160,9 +161,34 @@ def test_tf32():
         for x, result in zip(values, found, strict=True):
             number = decode(x, F32)
             if number.kind == NAN:
-                assert result & 0x7FFFFFFF > 0x7F800000
+                assert result == (x & 0xFFFFE000 if mode == "rna" else 0x7FFFFFFF)
             else:
                 assert result == encode(number, TF32, mode) << 13, (mode, hex(x), hex(result))
+
+
+def test_tf32_of_nan_is_cut():
+    """As an H200 does, docs/results/emulator-h200.json: the first becomes infinity. The others are
+    what ptxas makes of it: no rounding of what is not finite, and the low 13 bits off."""
+    values = [0x7F800001, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC01234, 0x7FFFFFFF, 0xFF801FFF]
+    (found,) = run("cvt.rna.tf32.f32 d0, a;", [("f32", values)], ["b32"])
+    wanted = [0x7F800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7FFFE000, 0xFF800000]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+def test_flushing_doubles(mode):
+    """The bounds that ptxas compares with: a double that 24 bits round to 2^-126 stays."""
+    near_smallest = [0x380FFFFF_00000000 + low for low in (
+        0xDFFFFFFF, 0xE0000000, 0xE0000001, 0xEFFFFFFF, 0xF0000000, 0xF0000001, 0xFFFFFFFF
+    )]  # fmt: skip
+    values = [*near_smallest, 0x38100000_00000000, 0x38100000_00000001]
+    values += [x | 1 << 63 for x in values]
+    (found,) = run(f"cvt.{mode}.ftz.f32.f64 d0, a;", [("f64", values)], ["f32"])
+    for x, result in zip(values, found, strict=True):
+        assert result == flush_rounded(decode(x, FORMATS["f64"]), F32, mode), (hex(x), hex(result))
+    stays = [result & 0x7FFFFFFF == 0x00800000 for result in found[:7]]
+    least = {"rn": 4, "rp": 2}.get(mode, 7)  # of positive numbers
+    assert stays == [k >= least for k in range(7)]
 
 
 @pytest.mark.parametrize(("kind", "form"), [("e4m3", E4M3), ("e5m2", E5M2)])

@@ -19,6 +19,7 @@ from scalar_model import (
     extreme,
     finite,
     flush,
+    flush_rounded,
     fma,
     less,
     multiply,
@@ -51,9 +52,7 @@ def rounded(kind, exact, mode="rn", ftz=False, sat=False):
     def model(*row):
         bits = [flush(b, form) for b in row] if ftz else row
         result = exact(*(decode(b, form) for b in bits))
-        found = encode(result, form, mode)
-        if ftz:
-            found = flush(found, form)
+        found = (flush_rounded if ftz else encode)(result, form, mode)
         return encode(saturate(decode(found, form)), form) if sat else found
 
     return model
@@ -101,6 +100,61 @@ def test_flushing_and_saturation():
         check(f"{op}.ftz.sat.f32 d0, a, b;", "f32", rows, rounded("f32", exact, ftz=True, sat=True))
     check("fma.rn.ftz.f32 d0, a, b, c;", "f32", rows_of("f32", 3), rounded("f32", fma, ftz=True))
     check("sub.ftz.f32 d0, a, b;", "f32", rows, rounded("f32", lambda a, b: add(a, -b), ftz=True))
+
+
+def on_the_edge():
+    """(a, b) whose products lie less than 2^-22 below 2^-126: by i^2 2^-46 of it."""
+    rows = []
+    for i in (1, 2, 64, 1447, 1448, 1449, 1450, 2047, 2048, 2049, 4095):
+        a, b = 0x2000_0000 | i, 0x2000_0000 - 2 * i
+        rows += [(a, b), (a | 1 << 31, b)]
+    rows += [(0x3F7F_FFFF, 0x0080_0000), (0xBF7F_FFFF, 0x0080_0000)]
+    return [(b, a) for a, b in rows] + rows
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flushing_what_rounds_to_the_smallest_normal_number(mode):
+    rows = on_the_edge()
+    model = rounded("f32", multiply, mode, ftz=True)
+    wanted = {model(*row) & 0x7FFF_FFFF for row in rows}
+    assert wanted == ({0} if mode == "rz" else {0, 0x0080_0000})
+    check(f"mul.{mode}.ftz.f32 d0, a, b;", "f32", rows, model)
+    check(f"mul.{mode}.ftz.sat.f32 d0, a, b;", "f32", rows,
+          rounded("f32", multiply, mode, ftz=True, sat=True))  # fmt: skip
+    threes = [(*row, c) for row in rows for c in (0, 1 << 31, 0x0080_0000, 0x8080_0001)]
+    check(f"fma.{mode}.ftz.f32 d0, a, b, c;", "f32", threes,
+          rounded("f32", lambda a, b, c: fma(a, b, c, mode), mode, ftz=True))  # fmt: skip
+    over = [(a, 0x7E80_0000 + k) for a in (0x3F7F_FFFF, 0x3F80_0000, 0xBF80_0000) for k in range(4)]
+    check(f"div.{mode}.ftz.f32 d0, a, b;", "f32", over, rounded("f32", divide, mode, ftz=True))
+    check(
+        f"rcp.{mode}.ftz.f32 d0, b;", "f32", over,
+        rounded("f32", lambda a, b: divide(finite(1), b), mode, ftz=True),
+    )  # fmt: skip
+
+
+# Operands and results of an H200, docs/results/emulator-h200.json.
+BELOW_ONE, SMALLEST, NEGATIVE = 0x3F7F_FFFF, 0x0080_0000, 0x8080_0000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flushing_as_an_h200_does(mode):
+    rows = [(BELOW_ONE, SMALLEST), (BELOW_ONE, NEGATIVE), (SMALLEST, BELOW_ONE)]
+    inputs = [("f32", c) for c in columns(rows)]
+    (found,) = run(f"mul.{mode}.ftz.f32 d0, a, b;", inputs, ["f32"])
+    assert found == [0, 1 << 31, 0]
+    (found,) = run(f"fma.{mode}.ftz.f32 d0, a, b, 0f80000000;", inputs, ["f32"])
+    assert found == [0, 1 << 31, 0]
+    (found,) = run(f"mul.{mode}.f32 d0, a, b;", inputs, ["f32"])
+    largest = SMALLEST - 1
+    up, down = mode in ("rn", "rp"), mode in ("rn", "rm")
+    assert found == [largest + up, 1 << 31 | largest + down, largest + up]
+
+
+@pytest.mark.parametrize("how", ["approx", "full", "rn"])
+def test_flushing_quotients_as_an_h200_does(how):
+    (found,) = run(f"div.{how}.ftz.f32 d0, a, b;", [("f32", [BELOW_ONE]), ("f32", [0x7E80_0000])],
+                   ["f32"])  # fmt: skip
+    assert found == [0]
 
 
 def test_fma_never_rounds_twice():
@@ -318,6 +372,9 @@ def test_halves(kind):
     check(f"abs.{kind} d0, a;", kind, one, lambda a: a & ~sign)
     if kind == "f16":
         check("add.ftz.f16 d0, a, b;", kind, rows, rounded(kind, add, ftz=True))
+        edge = [(0x2000 | i, 0x2000 - 2 * i) for i in range(1, 40)]
+        check("mul.ftz.f16 d0, a, b;", kind, edge, rounded(kind, multiply, ftz=True))
+        check("mul.ftz.f16 d0, a, b;", kind, rows, rounded(kind, multiply, ftz=True))
         check("mul.sat.f16 d0, a, b;", kind, rows, rounded(kind, multiply, sat=True))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sparsekit.emulator import CHECKS, HostMemory, Launches, Memory, Piece, Schedule
+from sparsekit.emulator.memory import GLOBAL_BASE, INITIALISED
 from sparsekit.errors import ArgumentError
 
 PTX = """.version 8.0
@@ -57,6 +58,68 @@ def test_in_and_out():
     assert target[3:35].tolist() == (source[10:42] + 5).tolist()
     assert (target[:3] == 99).all()
     assert (target[35:] == 99).all()  # what the kernel did not write, bounds or not
+
+
+def test_outputs_come_back_whatever_is_checked():
+    source = np.arange(32, dtype=np.uint32)
+    for checks in ((), *((n,) for n in CHECKS), *(tuple(set(CHECKS) - {n}) for n in CHECKS)):
+        target, memory = np.full(40, 99, np.uint32), Memory()
+        pieces = [piece("x", source, 0, 32, False), piece("y", target, 0, 40, True)]
+        host = HostMemory(memory, pieces)
+        assert run(memory, host, Launches(), checks=checks)[0].ok
+        host.copy_out()
+        assert target.tolist() == [*range(5, 37), *[99] * 8]
+
+
+BY_BLOCK = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry fill(.param .u64 x, .param .u64 y)
+{
+	.reg .b32 %r<3>; .reg .b64 %rd<6>; .reg .pred %p;
+	ld.param.u64 %rd1, [x];
+	ld.param.u64 %rd2, [y];
+	mov.u32 %r1, %ctaid.x;
+	mov.u32 %r2, %tid.x;
+	setp.eq.u32 %p, %r1, 0;
+	selp.b64 %rd3, %rd1, %rd2, %p;
+	mad.wide.u32 %rd4, %r2, 4, %rd3;
+	st.global.u32 [%rd4], %r1;
+	ret;
+}
+"""
+
+
+def fill(pieces: list[Piece], **options):
+    memory = Memory()
+    host = HostMemory(memory, pieces)
+    params = b"".join(host.addresses[n].to_bytes(8, "little") for n in ("x", "y"))
+    report, _ = Launches().launch(
+        BY_BLOCK, "fill", (2, 1, 1), 32, params, memory, **{**OPTIONS, **options}
+    )
+    host.copy_out()
+    return report
+
+
+@pytest.mark.parametrize("first", [0, 8, 40])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_neighbours_in_one_buffer_do_not_race(first, order):
+    """Two outputs less than 256 bytes apart, each filled by a block of its own."""
+    array = np.full(200, 99, np.uint32)
+    pieces = [piece("x", array, first, 33, True), piece("y", array, first + 33, 32, True)]
+    assert fill([pieces[i] for i in order]).faults == ()
+    assert array[first : first + 65].tolist() == [*[0] * 32, 99, *[1] * 32]
+    pieces[1] = piece("y", array, first + 31, 33, True)  # the last of x is the first of y
+    (fault,) = fill([pieces[i] for i in order]).faults
+    assert fault.kind == "global-race"
+
+
+def test_races_without_bounds():
+    """Where nobody checks bounds, what lies outside of them is not lost on the way."""
+    array = np.zeros(200, np.uint32)
+    pieces = [piece("x", array, 0, 10, True), piece("y", array, 100, 10, True)]
+    assert fill(pieces, checks=tuple(set(CHECKS) - {"bounds"})).faults == ()
+    assert array[110:132].tolist() == [0] * 22
 
 
 def test_an_address_keeps_its_place_in_the_buffer():
@@ -116,7 +179,9 @@ def test_the_same_launch_is_known_whatever_the_target():
         memory, host = prepared(source, out)
         report, reused = run(memory, host, launches, target)
         host.copy_out()
-        results.append((report, reused, out.tolist(), memory.was_written(host.placed[1][1]).all()))
+        start = host.addresses["y"] - GLOBAL_BASE
+        written = (memory.state()[start : start + 4 * 32] & INITIALISED) != 0
+        results.append((report, reused, out.tolist(), written.all()))
     (first, _, out, _), (second, reused, again, written) = results
     assert reused
     assert second is first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,13 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT
+from process_tasks import doing
 
 import sparsekit
 from sparsekit.__main__ import run as run_command
 from sparsekit.check.emulated import schedules_of
 from sparsekit.check.emulated_campaign import CaseTask, EmulatedKernel, EmulationPlan, run_tasks
 from sparsekit.check.processes import WorkerError, run_in_processes
-from sparsekit.emulator import CHECKS, FaultError
+from sparsekit.emulator import CHECKS, STRICT_CHECKS, FaultError
 from sparsekit.errors import ArgumentError, UsageError
 from sparsekit.settings import load as load_settings
 
@@ -270,6 +270,14 @@ def test_a_fault_raises_and_says_where(store):
     )
 
 
+def test_outputs_come_back_without_any_check(store):
+    x = torch.arange(128, dtype=torch.float32).view(2, 64)
+    assert torch.equal(load(SCALE, store, without=CHECKS)(x), x * 2.0)
+    out = torch.full((2, 64), 99.0)
+    assert load(SCALE, store, strict=True, without={**CHECKS, **STRICT_CHECKS})(x, out=out) is out
+    assert torch.equal(out, x * 2.0)
+
+
 def test_inputs_are_read_only(store, tmp_path):
     kernel = tmp_path / "writes_input"
     kernel.mkdir()
@@ -322,54 +330,25 @@ def test_processes_give_what_this_one_gives(store):
     assert told[0] == told[1]
 
 
-def _setup(name: str):
-    return {"echo": _echo, "die": _die, "fail": _fail, "refuse": _refuse}[name]
-
-
-def _echo(task):
-    return task
-
-
-def _die(task):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _fail(task):
-    raise ZeroDivisionError("by zero")
-
-
-def _refuse(task):
-    raise UsageError("not this one")
-
-
 def test_processes():
-    assert sorted(run_in_processes(_setup, ("echo",), [3, 1, 2], 2)) == [(1, 1), (2, 2), (3, 3)]
-    assert list(run_in_processes(_setup, ("echo",), [], 2)) == []
+    assert sorted(run_in_processes(doing, ("echo",), [3, 1, 2], 2)) == [(1, 1), (2, 2), (3, 3)]
+    assert list(run_in_processes(doing, ("echo",), [], 2)) == []
     with pytest.raises(WorkerError, match="task-7 died"):
-        list(run_in_processes(_setup, ("die",), ["task-7"], 1))
+        list(run_in_processes(doing, ("die",), ["task-7"], 1))
     with pytest.raises(WorkerError, match="ZeroDivisionError: by zero"):
-        list(run_in_processes(_setup, ("fail",), [1], 1))
+        list(run_in_processes(doing, ("fail",), [1], 1))
     with pytest.raises(UsageError, match="not this one"):
-        list(run_in_processes(_setup, ("refuse",), [1], 1))
+        list(run_in_processes(doing, ("refuse",), [1], 1))
 
 
 _PARENT = """
 import os, sys, time
 sys.path.insert(0, {tests!r})
-from test_verify_on_cpu import _sleepers
+from process_tasks import sleepers
 from sparsekit.check.processes import run_in_processes
 if __name__ == "__main__":
-    list(run_in_processes(_sleepers, ({folder!r},), [1, 2], 2))
+    list(run_in_processes(sleepers, ({folder!r},), [1, 2], 2))
 """
-
-
-def _sleepers(folder: str):
-    def work(task):
-        Path(folder, str(os.getpid())).touch()
-        time.sleep(1000 if task == 1 else 0)
-        return task
-
-    return work
 
 
 def test_workers_die_with_their_parent(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from test_tensor_copy import swizzled_place
 from whole_block import clean, kinds, run_block
 
-from sparsekit.emulator import Schedule, UnsupportedError
+from sparsekit.emulator import CHECKS, Schedule, UnsupportedError
 
 BYTES = 65536
 SHARED = f".shared .align 1024 .b8 cells[{BYTES}];"
@@ -198,6 +198,18 @@ def test_factors_and_scale():
     assert (found == wanted).all()
 
 
+@pytest.mark.parametrize("in_registers", [False, True], ids=["SS", "RS"])
+@pytest.mark.parametrize("kind_d", ["f32", "f16"])
+def test_a_sum_of_zero_is_positive(kind_d, in_registers):
+    """As on an H200, docs/results/emulator-h200.json, whatever the factors are."""
+    for signs in ((-1, 1), (1, -1), (-1, -1)):
+        found, wanted = product("f16", "f16", 32, "128B", (False, False), kind_d, in_registers,
+                                signs, scale=0)  # fmt: skip
+        assert (found == wanted).all()
+        assert (wanted == 0).any()
+        assert not np.signbit(found[found == 0]).any()
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_two_warpgroups(schedule):
     found, wanted = product(
@@ -293,7 +305,10 @@ def test_a_warpgroup_executes_together():
     body = f"setp.lt.u32 p1, tid, 96; @!p1 bra L; {FENCE[:-1]}; {SS} L:"
     assert names(body) == {"divergence"}
     arrays = {"image": np.zeros(BYTES, np.uint8)}
-    assert kinds(OPERANDS + FENCE + SS, arrays, 96, shared=SHARED) == ["divergence"]
+    text = OPERANDS + FENCE + SS
+    assert kinds(text, arrays, 96, shared=SHARED) == ["divergence"]
+    rest = set(CHECKS) - {"divergence"}  # it has no meaning then, whoever looks
+    assert kinds(text, arrays, 96, shared=SHARED, checks=rest) == ["outside"]
 
 
 def test_what_is_not_modelled():

@@ -1,4 +1,4 @@
-"""Triton kernels to PTX for the tests, each version in a process of its own."""
+"""Triton kernels to PTX for the tests, each version in one process of its own."""
 
 from __future__ import annotations
 
@@ -29,13 +29,29 @@ class TritonKernel:
     tensor_maps: Any
 
 
+class _Compiler:
+    """A process with one version of Triton, which takes most of a second to start."""
+
+    def __init__(self, site: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(FOLDER / "compile_triton.py")], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(site), "PYTHONNOUSERSITE": "1"},
+        )  # fmt: skip
+
+    def compile(self, job: str) -> TritonKernel:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(job, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, "it ended; its standard error is ours"
+        return TritonKernel(**json.loads(answer))
+
+
+_compiler = cache(_Compiler)
+
+
 @cache
 def compiled(site: Path, job: str) -> TritonKernel:
-    """site: a folder with a Triton; job: JSON, see compile_triton.py."""
-    run = subprocess.run(
-        [sys.executable, str(FOLDER / "compile_triton.py")], input=job, capture_output=True,
-        text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(site), "PYTHONNOUSERSITE": "1"},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
-    return TritonKernel(**json.loads(run.stdout))
+    """site: a folder with a Triton; job: a line of JSON, see compile_triton.py."""
+    return _compiler(site).compile(job)

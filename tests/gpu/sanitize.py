@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,7 +81,9 @@ def told() -> dict[str, object]:
     tool = subprocess.run(
         ["compute-sanitizer", "--version"], capture_output=True, text=True, check=True
     )
-    return {**environment(gpu), "compute_sanitizer": tool.stdout.splitlines()[-1]}
+    command = shlex.join(["python", "tests/gpu/sanitize.py", *sys.argv[1:]])
+    version = tool.stdout.splitlines()[-1]
+    return {**environment(gpu), "command": command, "compute_sanitizer": version}
 
 
 def _path() -> str:

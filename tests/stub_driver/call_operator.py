@@ -1,11 +1,14 @@
-"""Calls an operator on stand-in CUDA tensors, for tests/test_launch.py: call_operator.py JSON.
+"""Calls an operator on stand-in CUDA tensors, for tests/test_launch.py.
 
-The tensors lie on the CPU; what the operator asks torch about CUDA is answered here. Prints the
-error's type and text as JSON, or nothing.
+The tensors lie on the CPU; what the operator asks torch about CUDA is answered here. Each line of
+standard input is JSON, {"request", "env", "out", "err"}: a call in a process of its own, forked
+once torch is imported, which takes seconds; in that environment, printing to these files where
+the tensors lie, or the error's type and text. The line that comes back is its exit code.
 """
 
 import contextlib
 import json
+import os
 import sys
 from itertools import product
 
@@ -60,4 +63,27 @@ def main(request: dict) -> None:
         print(json.dumps({"error": str(error), "kinds": kinds}))
 
 
-main(json.loads(sys.argv[1]))
+def become(asked: dict) -> None:
+    """Be a process as if it had been started by itself."""
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    created = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for number, (path, flags) in enumerate(
+        [(os.devnull, os.O_RDONLY), (asked["out"], created), (asked["err"], created)]
+    ):
+        os.dup2(os.open(path, flags), number)
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            become(asked)
+            main(asked["request"])
+            return
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+serve()

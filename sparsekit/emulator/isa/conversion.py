@@ -162,8 +162,8 @@ def widen(w: Writer, m: Matched) -> None:
 @CHAPTER.form("cvt rnd=rn|rz|rm|rp ftz? sat? d=f32 t=f64", 2)
 def double_to_single(w: Writer, m: Matched) -> None:
     a = w.read(m.operands[1], "f8")
-    call = f"{w.fn(rounding.to_f32)}({a}, {m['rnd']!r})"
-    _write_float(w, m, f"{w.fn(rounding.flush)}({call})" if m["ftz"] else call)
+    function = rounding.to_ftz_f32 if m["ftz"] else rounding.to_f32
+    _write_float(w, m, f"{w.fn(function)}({a}, {m['rnd']!r})")
 
 
 @CHAPTER.form("cvt rnd=rn|rz|rm|rp? ftz? sat? d=f16 t=bf16|f64", 2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.numeric import approximate, rounding
 from sparsekit.emulator.numeric.extremes import maximum_of, minimum_of, with_xor_of_signs
 from sparsekit.emulator.source import DTYPES
@@ -12,7 +15,16 @@ CHAPTER = Chapter("Floating Point Instructions")
 _ROUNDINGS = "rnd=rn|rz|rm|rp"
 _PLAIN = {"add": "add", "sub": "subtract", "mul": "multiply"}
 _F32 = {"add": rounding.add_f32, "mul": rounding.mul_f32, "div": rounding.div_f32}
+_F32_FTZ = {"add": rounding.add_f32, "mul": rounding.mul_ftz_f32, "div": rounding.div_ftz_f32}
+"""Sums that are tiny are exact: flushing them is all."""
 _F64 = {"add": rounding.add_f64, "mul": rounding.mul_f64, "div": rounding.div_f64}
+
+
+def _rounded(m: Matched, base: str) -> Callable[..., Array]:
+    """The function of (a, b, mode) for add, mul or div of the form's type."""
+    if m["t"] == "f64":
+        return _F64[base]
+    return (_F32_FTZ if m["ftz"] else _F32)[base]
 
 
 def sources(w: Writer, m: Matched, dtype: str, count: int) -> list[str]:
@@ -37,15 +49,14 @@ def result(w: Writer, m: Matched, expression: str, dtype: str) -> None:
 @CHAPTER.form(f"sub {_ROUNDINGS}? t=f64", 3)
 @CHAPTER.form(f"mul {_ROUNDINGS}? t=f64", 3)
 def arithmetic(w: Writer, m: Matched) -> None:
-    dtype, base = DTYPES[m["t"]], m.form.base
+    dtype, base, mode = DTYPES[m["t"]], m.form.base, m["rnd"] or "rn"
     a, b = sources(w, m, dtype, 2)
-    if m["rnd"] in ("", "rn"):
+    if mode == "rn" and not (base == "mul" and m["ftz"]):
         result(w, m, f"{_PLAIN[base]}({a}, {b})", dtype)
         return
     if base == "sub":
         base, b = "add", f"-{b}"
-    function = (_F32 if dtype == "f4" else _F64)[base]
-    result(w, m, f"{w.fn(function)}({a}, {b}, {m['rnd']!r})", dtype)
+    result(w, m, f"{w.fn(_rounded(m, base))}({a}, {b}, {mode!r})", dtype)
 
 
 @CHAPTER.form(f"fma {_ROUNDINGS} ftz? sat? t=f32", 4)
@@ -55,10 +66,11 @@ def arithmetic(w: Writer, m: Matched) -> None:
 def fma(w: Writer, m: Matched) -> None:
     dtype = DTYPES[m["t"]]
     a, b, c = sources(w, m, dtype, 3)
-    if dtype == "f4" and m["rnd"] == "rn":
+    if dtype == "f4" and m["rnd"] == "rn" and not m["ftz"]:
         result(w, m, f"{w.fn(rounding.fma_rn_f32)}({a}, {b}, {c})", dtype)
         return
-    function = rounding.fma_f32 if dtype == "f4" else rounding.fma_f64
+    single = rounding.fma_ftz_f32 if m["ftz"] else rounding.fma_f32
+    function = single if dtype == "f4" else rounding.fma_f64
     result(w, m, f"{w.fn(function)}({a}, {b}, {c}, {m['rnd']!r})", dtype)
 
 
@@ -73,13 +85,14 @@ def packed_singles(w: Writer, m: Matched) -> None:
         names = [f"{w.fn(rounding.flush)}({name})" for name in names]
     base, mode = m.form.base, m["rnd"] or "rn"
     if count == 3:
-        call = f"{w.fn(rounding.fma_f32)}({', '.join(names)}, {mode!r})"
-    elif mode == "rn":
+        function = rounding.fma_ftz_f32 if m["ftz"] else rounding.fma_f32
+        call = f"{w.fn(function)}({', '.join(names)}, {mode!r})"
+    elif mode == "rn" and not (base == "mul" and m["ftz"]):
         call = f"{_PLAIN[base]}({', '.join(names)})"
     else:
         if base == "sub":
             base, names[1] = "add", f"-{names[1]}"
-        call = f"{w.fn(_F32[base])}({', '.join(names)}, {mode!r})"
+        call = f"{w.fn(_rounded(m, base))}({', '.join(names)}, {mode!r})"
     if m["ftz"]:
         call = f"{w.fn(rounding.flush)}({call})"
     w.write(m.operands[0], f"{call}.view(u8)", "u8")
@@ -92,13 +105,13 @@ def packed_singles(w: Writer, m: Matched) -> None:
 def div(w: Writer, m: Matched) -> None:
     dtype = DTYPES[m["t"]]
     a, b = sources(w, m, dtype, 2)
-    if m["approx"]:
-        result(w, m, f"{w.fn(approximate.div, 'div_approx')}({a}, {b})", dtype)
-    elif m["full"] or m["rnd"] == "rn":
-        result(w, m, f"{a} / {b}", dtype)
-    else:
-        function = (_F32 if dtype == "f4" else _F64)["div"]
-        result(w, m, f"{w.fn(function)}({a}, {b}, {m['rnd']!r})", dtype)
+    if m["rnd"]:
+        result(w, m, f"{w.fn(_rounded(m, 'div'))}({a}, {b}, {m['rnd']!r})", dtype)
+        return
+    quotient = f"{w.fn(approximate.div, 'div_approx')}({a}, {b})" if m["approx"] else f"{a} / {b}"
+    if m["ftz"]:
+        quotient = f"{w.fn(rounding.flush_quotient)}({quotient}, {a}, {b})"
+    result(w, m, quotient, dtype)
 
 
 @CHAPTER.form("rcp approx ftz? t=f32", 2)
@@ -130,8 +143,8 @@ def rounded(w: Writer, m: Matched) -> None:
     dtype, mode = DTYPES[m["t"]], m["rnd"]
     (a,) = sources(w, m, dtype, 1)
     if m.form.base == "rcp":
-        function = (_F32 if dtype == "f4" else _F64)["div"]
-        result(w, m, f"{w.fn(function)}({w.const(1.0, dtype)}, {a}, {mode!r})", dtype)
+        call = f"{w.fn(_rounded(m, 'div'))}({w.const(1.0, dtype)}, {a}, {mode!r})"
+        result(w, m, call, dtype)
         return
     root = rounding.sqrt_f32 if dtype == "f4" else rounding.sqrt_f64
     result(w, m, f"{w.fn(root)}({a}, {mode!r})", dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.isa.floating import chosen_extreme, result
 from sparsekit.emulator.numeric import approximate, rounding
-from sparsekit.emulator.numeric.narrow import BF16, F16, bf16_value, encode, f16_value
+from sparsekit.emulator.numeric.narrow import BF16, F16, bf16_value, encode, f16_value, quantised
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Operand
@@ -58,10 +58,11 @@ def rounded_half(x: Array, kind: str, sat: bool, relu: bool, ftz: bool) -> Array
     """Doubles as bits of f16 or bf16 (u2)."""
     if sat:
         x = np.where(x > 0, np.minimum(x, 1.0), 0.0)
-    bits = encode(x, F16 if kind == "f16" else BF16, relu=relu)
-    if ftz:
-        exponent = np.uint32(0x7C00 if kind == "f16" else 0x7F80)
-        bits = np.where((bits & exponent) == 0, bits & np.uint32(0x8000), bits)
+    form = F16 if kind == "f16" else BF16
+    bits = encode(x, form, relu=relu)
+    if ftz:  # tiny as in rounding.flush_result: rounded where steps are those of normal numbers
+        tiny = np.abs(quantised(2.0 * x, form)) < 2.0 * 2.0 ** (1 - form.bias)
+        bits = np.where(tiny, bits & np.uint32(0x8000), bits)
     return bits.astype("u2")
 
 

@@ -67,28 +67,27 @@ _SHAPES = {
     "e5m2": {"m16n8k16": 2, "m16n8k32": 4}, "s8": {"m16n8k16": 2, "m16n8k32": 4},
     "u8": {"m16n8k16": 2, "m16n8k32": 4},
 }  # fmt: skip
-_ALL_SHAPES = "shape=m16n8k4|m16n8k8|m16n8k16|m16n8k32"
+_PREFIX = "mma sync aligned"
 
 
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col d=f32 a=bf16 b=bf16 c=f32", 4)
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col d=f32 a=tf32 b=tf32 c=f32", 4)
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col d=f32 a=f16 b=f16 c=f32", 4)
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col d=f16 a=f16 b=f16 c=f16", 4)
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col d=f32 a=e4m3|e5m2 b=e4m3|e5m2 c=f32", 4)
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col kind=kind::f8f6f4 d=f32 a=e4m3|e5m2 "
-              "b=e4m3|e5m2 c=f32", 4)  # fmt: skip
-@CHAPTER.form(f"mma sync aligned {_ALL_SHAPES} row col satfinite? d=s32 a=s8|u8 b=s8|u8 c=s32", 4)
+def _shapes(kind: str) -> str:
+    return "shape=" + "|".join(_SHAPES[kind])
+
+
+@CHAPTER.form(f"{_PREFIX} {_shapes('bf16')} row col d=f32 a=bf16 b=bf16 c=f32", 4)
+@CHAPTER.form(f"{_PREFIX} {_shapes('tf32')} row col d=f32 a=tf32 b=tf32 c=f32", 4)
+@CHAPTER.form(f"{_PREFIX} {_shapes('f16')} row col d=f32 a=f16 b=f16 c=f32", 4)
+@CHAPTER.form(f"{_PREFIX} {_shapes('f16')} row col d=f16 a=f16 b=f16 c=f16", 4)
+@CHAPTER.form(f"{_PREFIX} {_shapes('e4m3')} row col d=f32 a=e4m3|e5m2 b=e4m3|e5m2 c=f32", 4)
+@CHAPTER.form(f"{_PREFIX} m16n8k32 row col kind=kind::f8f6f4 d=f32 a=e4m3|e5m2 b=e4m3|e5m2 c=f32",
+              4)  # fmt: skip
+@CHAPTER.form(f"{_PREFIX} {_shapes('s8')} row col satfinite? d=s32 a=s8|u8 b=s8|u8 c=s32", 4)
 def mma(w: Writer, m: Matched) -> None:
     d, a, b, c = map(elements_of, m.operands)
-    registers = _SHAPES[m["a"]].get(m["shape"])
+    registers = _SHAPES[m["a"]][m["shape"] or "m16n8k32"]
     accumulators = 2 if m["d"] == "f16" else 4
-    if (
-        registers is None
-        or m["shape"] not in _SHAPES[m["b"]]
-        or (len(a), len(b)) != (registers, registers // 2)
-        or (len(c), len(d)) != (accumulators, accumulators)
-    ):
-        raise m.unsupported("this shape and these fragments are not modelled")
+    if [len(a), len(b), len(c), len(d)] != [registers, registers // 2, accumulators, accumulators]:
+        raise m.unsupported("fragments with another number of registers than their shape")
     kind = "f4" if m["d"] == "f32" else "i4" if m["d"] == "s32" else "u4"
     names = (
         tuple(w.read(e, "u4") for e in a),

@@ -193,7 +193,9 @@ class Product:
                     left = ELEMENTS[what.a](words)
                 else:
                     left = self._read(a, what.a)
-                result = left @ right[part * width : (part + 1) * width].T * np.float32(what.sign)
+                result = left @ right[part * width : (part + 1) * width].T
+                if what.sign < 0:
+                    result = np.float32(0) - result  # a sum of 0 is +0, as of wgmma
                 if self._adds:
                     before = np.ascontiguousarray(cells[region.index]).view(np.float32)
                     result = result + before * np.float32(2.0**-self._scale)

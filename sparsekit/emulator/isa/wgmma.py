@@ -8,7 +8,7 @@ of shared memory is read in the async proxy, at once; when it may change again t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,11 @@ ROWS = 64
 K_BYTES = 32  # of a row of A or B in one instruction
 _SIZES = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 _COLUMNS = range(8, 257, 8)
+_INTEGER_COLUMNS = (8, 16, 24, *range(32, 257, 16))
 
 
-def _shapes(k: int) -> str:
-    return "shape=" + "|".join(f"m{ROWS}n{n}k{k}" for n in _COLUMNS)
+def _shapes(k: int, columns: Sequence[int] = _COLUMNS) -> str:
+    return "shape=" + "|".join(f"m{ROWS}n{n}k{k}" for n in columns)
 
 
 _PREFIX = "wgmma mma_async sync aligned"
@@ -42,7 +43,7 @@ _PREFIX = "wgmma mma_async sync aligned"
 @CHAPTER.form(f"{_PREFIX} {_shapes(16)} d=f32 a=bf16 b=bf16", (7, 8))
 @CHAPTER.form(f"{_PREFIX} {_shapes(8)} d=f32 a=tf32 b=tf32", 6)
 @CHAPTER.form(f"{_PREFIX} {_shapes(32)} d=f32|f16 a=e4m3|e5m2 b=e4m3|e5m2", 6)
-@CHAPTER.form(f"{_PREFIX} {_shapes(32)} satfinite? d=s32 a=s8|u8 b=s8|u8", 4)
+@CHAPTER.form(f"{_PREFIX} {_shapes(32, _INTEGER_COLUMNS)} satfinite? d=s32 a=s8|u8 b=s8|u8", 4)
 def mma_async(w: Writer, m: Matched) -> None:
     """D, A, B, scale-d, scale-a, scale-b {, transpose A} {, transpose B}"""
     target, a, b, scale_d, *rest = m.operands
@@ -109,7 +110,7 @@ def multiply_matrices(
         parts = whole.reshape(WARPS_OF_GROUP, 2, 8, columns // 8, 4, 2).transpose(3, 1, 5, 0, 2, 4)
         product[:, lanes] = parts.reshape(count, -1)
     if sign < 0:
-        product = -product
+        product = np.float32(0) - product  # terms have the factor's sign: their sum of 0 is +0
     return _accumulate(product, held, scale_d, kind_d, saturating)
 
 
@@ -127,6 +128,7 @@ def _groups(c: Convoy, mask: Array | None, at: int) -> list[int]:
         if not whole:
             text = "not all threads of a warpgroup execute a wgmma.mma_async together"
             c.machine.fault("divergence", text, at, leader * WARP)
+            c.machine.fault("outside", text, at, leader * WARP)  # of what the ISA defines
     return leaders
 
 
@@ -168,7 +170,9 @@ def _accumulate(
         if held is not None:
             halves = np.stack(held).view(np.float16).reshape(len(held), -1, 2).transpose(0, 2, 1)
             total = np.where(scale_d, total + halves.astype(np.float32), total)
-        packed = np.ascontiguousarray(total.astype(np.float16).transpose(0, 2, 1))
+        rounded = total.astype(np.float16)
+        rounded[rounded == 0] = 0  # what a negative sum rounds to is +0, too: seen on an H200
+        packed = np.ascontiguousarray(rounded.transpose(0, 2, 1))
         return packed.view(np.uint32).reshape(len(packed), -1)
     if kind == "s32":
         whole = product.astype(np.int64)

@@ -49,6 +49,7 @@ BF16 = Format("bf16", 8, 7)
 TF32 = Format("tf32", 8, 10)
 E4M3 = Format("e4m3", 4, 3, has_inf=False)
 E5M2 = Format("e5m2", 5, 2)
+_TF32_BITS = np.uint32(0xFFFF_E000)
 FORMATS = {f.name: f for f in (F16, BF16, TF32, E4M3, E5M2)}
 
 
@@ -164,6 +165,11 @@ def _values(kind: Format) -> Array:
 
 
 def tf32_bits(x: Array, mode: str) -> Array:
-    """f32 to tf32, kept in 32 bits with the low 13 bits zero."""
+    """f32 to tf32, kept in 32 bits with the low 13 bits zero.
+
+    A NaN becomes 0x7FFF_FFFF; but .rna cuts its low bits off, and may leave an infinity: ptxas
+    makes it of integer instructions, and an H200 does so.
+    """
     value = to_f32(quantised(x.astype("f8"), TF32, mode))
-    return np.where(np.isnan(x), np.uint32(0x7FFF_FFFF), value.view("u4"))
+    nan = x.view("u4") & _TF32_BITS if mode == "rna" else np.uint32(0x7FFF_FFFF)
+    return np.where(np.isnan(x), nan, value.view("u4"))

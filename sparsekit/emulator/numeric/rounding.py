@@ -18,6 +18,7 @@ from sparsekit.emulator.arrays import Array
 _LOW_BITS = np.uint64(0x0FFF_FFFF)  # of a double, below what a float and its half way point hold
 _SPLIT = 134_217_729.0  # 2^27 + 1, Dekker's
 _SAFE_LOW, _SAFE_HIGH = 2.0**-400, 2.0**400
+_SMALLEST_NORMAL = np.float32(2.0**-126)
 
 
 def flush(x: Array) -> Array:
@@ -83,6 +84,21 @@ def _rounded_sum(a: Array, b: Array, mode: str) -> Array:
     return np.where(opposite, np.float32(-0.0), result)
 
 
+def flush_result(r: Array, mode: str, exact: Callable[[], Array]) -> Array:
+    """.ftz of r, a result of single precision that may be tiny and inexact.
+
+    A result is tiny when it is below 2^-126 after rounding to 24 bits with exponents of any size:
+    one that only the coarse steps of subnormal numbers lift to 2^-126 becomes 0. Seen on an H200
+    (docs/emulator.md). exact: what was rounded, as a double, exact or rounded to odd.
+    """
+    edge = np.abs(r) == _SMALLEST_NORMAL
+    if np.count_nonzero(edge):
+        twice = to_f32(2.0 * exact(), mode)  # its steps are those of 24 bits
+        edge &= np.abs(twice) < 2 * _SMALLEST_NORMAL
+        r = np.where(edge, np.copysign(np.float32(0), r), r)
+    return flush(r)
+
+
 def add_f32(a: Array, b: Array, mode: str) -> Array:
     if mode == "rn":
         return a + b
@@ -93,9 +109,22 @@ def mul_f32(a: Array, b: Array, mode: str) -> Array:
     return a * b if mode == "rn" else to_f32(a.astype("f8") * b, mode)
 
 
+def mul_ftz_f32(a: Array, b: Array, mode: str) -> Array:
+    return flush_result(mul_f32(a, b, mode), mode, lambda: a.astype("f8") * b)
+
+
 def div_f32(a: Array, b: Array, mode: str) -> Array:
     # A quotient of floats is no nearer to a float than a double can tell, unless it is one.
     return a / b if mode == "rn" else to_f32(a.astype("f8") / b, mode)
+
+
+def div_ftz_f32(a: Array, b: Array, mode: str) -> Array:
+    return flush_quotient(div_f32(a, b, mode), a, b, mode)
+
+
+def flush_quotient(r: Array, a: Array, b: Array, mode: str = "rn") -> Array:
+    """.ftz of r, which is a / b, if need be approximately."""
+    return flush_result(r, mode, lambda: a.astype("f8") / b)
 
 
 def sqrt_f32(a: Array, mode: str) -> Array:
@@ -116,6 +145,18 @@ def fma_f32(a: Array, b: Array, c: Array, mode: str) -> Array:
     if mode == "rn":
         return fma_rn_f32(a, b, c)
     return _rounded_sum(a.astype("f8") * b, c.astype("f8"), mode)
+
+
+def fma_ftz_f32(a: Array, b: Array, c: Array, mode: str) -> Array:
+    def exact() -> Array:
+        return odd_sum(a.astype("f8") * b, c.astype("f8"))
+
+    return flush_result(fma_f32(a, b, c, mode), mode, exact)
+
+
+def to_ftz_f32(x: Array, mode: str) -> Array:
+    """A double as f32, flushed."""
+    return flush_result(to_f32(x, mode), mode, lambda: x)
 
 
 # ---- double precision

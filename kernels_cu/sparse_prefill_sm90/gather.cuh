@@ -1,0 +1,160 @@
+// What is loaded next, and the copies.
+#pragma once
+
+#include "sparsekit/ptx/special_register.cuh"
+#include "items.cuh"
+
+namespace sparsekit::sparse_prefill_sm90 {
+
+/// A position in the ring.
+struct Position {
+  int slot = 0;
+  int parity = 0;  // of the phase of full that ends when it has landed
+  int plan = 0;
+  __device__ __forceinline__ void advance() {
+    plan = (plan + 1) % kPlans;
+    if (++slot == kSlots) slot = 0, parity ^= 1;
+  }
+};
+
+/// What a position is and where its rows are, found by one warp, a position a call. Lane l sees to
+/// the rows l and l + 32 of a tile, and holds their indices a position ahead: index.
+__device__ __forceinline__ void plan_next(SharedMemory& smem, const Arguments& a, int plan,
+                                          int lane, int (&index)[kHalf]) {
+  Course course = smem.course;
+  const int item = item_of(course.number);
+  if (item >= a.items()) {
+    if (lane == 0) smem.plan[plan] = kNone;
+    return;
+  }
+  if (course.left == kAtQ) {
+    if (lane == 0) smem.plan[plan] = course.number;
+    course.left = length_of(smem, course.number);
+    course.column = a.index_row(item);
+  } else {
+    if (lane == 0) smem.plan[plan] = kTile;
+#pragma unroll
+    for (int h = 0; h < kHalf; ++h) {
+      smem.rows[plan][h * kWarp + lane] =
+          is_valid(index[h], a.s_kv) ? index[h] * a.kv_row_stride_pieces : kUnlisted;
+    }
+    course.left -= kBlockK, course.column += kBlockK;
+    if (course.left <= 0) course.left = kAtQ, ++course.number;
+  }
+#pragma unroll
+  for (int h = 0; h < kHalf; ++h) {
+    const int column = h * kWarp + lane;
+    index[h] = column < course.left ? __ldg(course.column + column) : -1;
+  }
+  __syncwarp();
+  if (lane == 0) smem.course = course;
+  __syncwarp();
+}
+
+/// What a value warpgroup loads: its half of the columns of every position, its half of the rows of
+/// the rope chunks and of the shared chunks of Q. Thread t copies piece t % 8 of the rows t / 8,
+/// t / 8 + 16, ...
+struct Gather {
+  SharedMemory& smem;
+  const Arguments& a;
+  int group, line, piece;  // line: thread / 8, piece: thread % 8
+
+  /// The same, of this thread read anew: what hangs on it is not kept, where it would crowd out O.
+  __device__ __forceinline__ Gather here() const {
+    const int thread = tid_x() % kGroup;
+    return {smem, a, group, thread / kPiece, thread % kPiece};
+  }
+
+  /// kChunks chunks of row r * 16 + line, from src.
+  template <int kChunks>
+  __device__ __forceinline__ void copy_row(unsigned chunks, int r, const bf16* src,
+                                           bool valid) const {
+    const unsigned dst = chunks + line * kLineBytes + (piece ^ line % 8) * kPieceBytes +
+                         r * kGatherRows * kLineBytes;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) copy_piece(dst + c * kChunkBytes, src + c * kChunk, valid);
+  }
+
+  /// Where the rows r * 16 + line of a planned tile are, from step r = first_step on.
+  template <int kCount>
+  __device__ __forceinline__ void read_rows(unsigned (&row)[kCount], int plan,
+                                            int first_step) const {
+#pragma unroll
+    for (int s = 0; s < kCount; ++s) {
+      row[s] = smem.rows[plan][(first_step + s) * kGatherRows + line];
+    }
+  }
+
+  /// Chunks of those rows, from `column` of kv.
+  template <int kChunks, int kCount>
+  __device__ __forceinline__ void copy_tile(unsigned chunks, int column,
+                                            const unsigned (&row)[kCount], int first_step) const {
+#pragma unroll
+    for (int s = 0; s < kCount; ++s) {
+      const bool valid = row[s] != kUnlisted;
+      const unsigned long long pieces = valid ? row[s] : 0;
+      copy_row<kChunks>(chunks, first_step + s, a.kv + column + piece * kPiece + pieces * kPiece,
+                        valid);
+    }
+  }
+
+  /// Chunks of heads of an item, from `column` of Q.
+  template <int kChunks>
+  __device__ __forceinline__ void copy_q(unsigned chunks, int item, int column, int first_step,
+                                         int steps) const {
+    const int first = a.first_head(item);
+    const bf16* src = a.q + a.token(item) * a.q_token_stride_elems +
+                      first * a.q_head_stride_elems + column + piece * kPiece;
+#pragma unroll
+    for (int s = 0; s < steps; ++s) {
+      const int r = first_step + s, head = r * kGatherRows + line;
+      const bool valid = first + head < a.h_q;
+      copy_row<kChunks>(chunks, r, src + (valid ? head : 0) * a.q_head_stride_elems, valid);
+    }
+  }
+
+  /// A planned position, whose rows have been read, into that slot.
+  __device__ __forceinline__ void load(int what, const unsigned (&row)[kRowSteps], int slot) {
+    if (what == kNone) return;
+    const unsigned chunks = shared_address(&smem.ring[slot][group * kGroupChunks]);
+    const int column = group * kGroupChunks * kChunk;
+    if (what == kTile) {
+      copy_tile<kGroupChunks>(chunks, column, row, 0);
+    } else {
+      copy_q<kGroupChunks>(chunks, item_of(what), column, 0, kRowSteps);
+    }
+    cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
+    __syncwarp();
+    if (threadIdx.x - kGroup < kArrivingLanes) {  // of the warp that plans
+      mbarrier_arrive_shared_cta_b64(shared_address(&smem.full[slot]));
+    }
+  }
+
+  __device__ __forceinline__ void load(int plan, int slot) {
+    unsigned row[kRowSteps];
+    read_rows(row, plan, 0);
+    load(smem.plan[plan], row, slot);
+  }
+
+  /// The rope chunk of a planned position if it is a tile, once Q K^T of the tile before is done.
+  __device__ __forceinline__ void load_rope(int what, const unsigned (&row)[kRopeRowSteps]) {
+    if (!kHasRope || what != kTile) return;
+    here().copy_tile<1>(shared_address(&smem.rope), kDV, row, group * kRopeRowSteps);
+    cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
+  }
+
+  __device__ __forceinline__ void load_rope(int plan) {
+    unsigned row[kRopeRowSteps];
+    read_rows(row, plan, group * kRopeRowSteps);
+    load_rope(smem.plan[plan], row);
+  }
+
+  /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
+  __device__ __forceinline__ void load_q_chunks(int item) {
+    here().copy_q<kQSharedChunks>(shared_address(&smem.q), item, kQRegChunks * kChunk,
+                           group * kRopeRowSteps, kRopeRowSteps);
+    cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
+  }
+};
+
+}  // namespace sparsekit::sparse_prefill_sm90

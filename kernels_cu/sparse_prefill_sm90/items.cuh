@@ -1,0 +1,79 @@
+// What a block walks: items, and how long their rows are.
+#pragma once
+
+#include "sparsekit/anew.cuh"
+#include "sparsekit/ptx/warp_collective.cuh"
+#include "primitives.cuh"
+
+namespace sparsekit::sparse_prefill_sm90 {
+
+/// The item of that number of this block.
+__device__ __forceinline__ int item_of(int number) { return blockIdx.x + number * gridDim.x; }
+
+/// What the kernel was called with.
+struct Arguments {
+  const bf16* q;
+  const bf16* kv;
+  const int* indices;
+  const int* topk_length;  // null: every column may count
+  long long q_token_stride_elems, q_head_stride_elems;
+  unsigned kv_row_stride_pieces;
+  long long indices_row_stride_elems;
+  int s_q, h_q, s_kv, topk;
+
+  __device__ __forceinline__ int head_blocks() const { return anew((h_q + kHeads - 1) / kHeads); }
+  __device__ __forceinline__ int items() const { return s_q * head_blocks(); }
+  __device__ __forceinline__ int token(int item) const { return item / head_blocks(); }
+  __device__ __forceinline__ int first_head(int item) const {
+    return item % head_blocks() * kHeads;
+  }
+  __device__ __forceinline__ const int* index_row(int item) const {
+    return indices + token(item) * indices_row_stride_elems;
+  }
+};
+
+/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w
+/// looks at 128, and goes on until it finds a valid one. The largest of the eight is the row's.
+__device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane) {
+#pragma unroll 1
+  for (int first = a.topk - kScanWidth * (warp + 1);; first -= kValueWarps * kScanWidth) {
+    int round[kScanLoads];
+#pragma unroll
+    for (int j = 0; j < kScanLoads; ++j) {
+      round[j] = load_index(row, first + j * kWarp + lane, a.topk);
+    }
+    int end = 0;
+#pragma unroll
+    for (int j = 0; j < kScanLoads; ++j) {
+      if (is_valid(round[j], a.s_kv)) end = first + j * kWarp + lane + 1;
+    }
+    end = redux_sync_max_s32(end);
+    if (end > 0 || first <= 0) return end;
+  }
+}
+
+/// A value warp's word of the length of item `number` of this block. warp: of the eight.
+__device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int number,
+                                            int warp, int lane) {
+  const int item = item_of(number);
+  if (item >= a.items()) return;
+  int end = a.topk;
+  if (a.topk_length != nullptr) {
+    end = min(max(__ldg(a.topk_length + a.token(item)), 0), a.topk);
+  } else if (kDeriveLength) {
+    end = scan_share(a, a.index_row(item), warp, lane);
+  }
+  if (lane == 0) reinterpret_cast<int*>(&smem.end[number % kLengthSlots])[warp] = end;
+}
+
+__device__ __forceinline__ int length_of(const SharedMemory& smem, int number) {
+  const int4 x = smem.end[number % kLengthSlots][0], y = smem.end[number % kLengthSlots][1];
+  return uniform(max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w))));
+}
+
+/// An empty row has one tile, all masked.
+__device__ __forceinline__ int tiles_of(int length) {
+  return max((length + kBlockK - 1) / kBlockK, 1);
+}
+
+}  // namespace sparsekit::sparse_prefill_sm90

@@ -1,0 +1,112 @@
+"""What the tests of `tests/gpu` found: whether `bench` can be believed, and the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sparsekit.report.document import Cell, Lines, Table
+from sparsekit.report.stored import Stored, Wanted, of_kind
+
+Finding = Mapping[str, Any]
+Row = tuple[Cell, ...]
+
+
+def control(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
+    """A kernel against itself in each mode of `bench`, and a planted slow-down: a line each."""
+    rows: list[Row] = [
+        (
+            f["what"], f.get("method"), _verdicts(f["verdicts"]), _span(f.get("ratios")), f["ok"]
+        )
+        for file in of_kind(stored, "control")
+        for f in file.data["findings"]
+    ]  # fmt: skip
+    columns = ("what", "method", "verdicts", "ratios", "ok")
+    return [Table("Control of bench", columns, rows)] if rows else []
+
+
+def _verdicts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+
+def _span(ratios: Sequence[float] | None) -> str | None:
+    return f"{ratios[0]:.4f} to {ratios[-1]:.4f}" if ratios else None
+
+
+def emulator(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
+    """The same PTX on a GPU and emulated: a line per kind of subject and data."""
+    parts: list[Table | Lines] = []
+    columns = ("what", "data", "compared", "elements", "other bits", "worst", "failed")
+    for file in of_kind(stored, "against-emulator"):
+        rows = [*_kernels(file.data), *_tiles(file.data["tiles"]), *_functions(file.data)]
+        other = file.environment.get("gpu") or "float64, without a GPU"
+        parts.append(Table(f"Emulator against {other}", columns, rows, frozenset(columns[2:])))
+        parts.append(Lines(tuple(_said(file.data))))
+    return parts
+
+
+def _kernels(data: Mapping[str, Any]) -> Iterator[Row]:
+    """Outputs of cases, by data. Units are those of bf16 at the root mean square of a row."""
+    kernels, failed = data["kernels"], data["failed"]
+    for name in _names(f.get("data") for f in (*kernels, *failed)):
+        own = [k for k in kernels if k["data"] == name]
+        worst = max((k["worst_bf16_ulp_of_row"] for k in own), default=None)
+        yield (
+            "outputs of kernels", name, sum(k["cases"] for k in own), *_bits(own),
+            None if worst is None else f"{worst:.3g} bf16 ulp of the row",
+            sum(f.get("data") == name for f in failed),
+        )  # fmt: skip
+
+
+def _tiles(tiles: Sequence[Finding]) -> Iterator[Row]:
+    """By instruction and data. The bound is of what the sums of a tile's terms may lose."""
+    groups: dict[tuple[str, str | None], list[Finding]] = {}
+    for tile in tiles:
+        name = str(tile["subject"]).partition(".")[0]
+        groups.setdefault((name, tile.get("data")), []).append(tile)
+    for (name, kind), own in sorted(groups.items(), key=lambda group: group[0][0]):
+        shares = [t["worst_relative"] / t["bound"] for t in own if t.get("bound")]
+        yield (
+            f"{name} tiles", kind, sum(t.get("tiles", 0) for t in own), *_bits(own),
+            f"{max(shares):.3g} of the bound" if shares else None, _failed(own),
+        )  # fmt: skip
+
+
+def _functions(data: Mapping[str, Any]) -> Iterator[Row]:
+    for name, is_bound in (("exact", True), ("approximate", False)):
+        own = [f for f in data["functions"] if (f["ok"] is not None) == is_bound]
+        if own:
+            worst = max((f["worst_ulp"] for f in own if "worst_ulp" in f), default=None)
+            told = None if worst is None else f"{worst} ulp"
+            yield "scalar instructions", name, len(own), *_bits(own), told, _failed(own)
+
+
+def _names(found: Iterable[str | None]) -> list[str | None]:
+    return list(dict.fromkeys(found))
+
+
+def _bits(findings: Sequence[Finding]) -> tuple[int, int]:
+    """(elements, those whose bits differ)."""
+    return (
+        sum(f.get("elements", 0) for f in findings),
+        sum(f.get("different_bits", 0) for f in findings),
+    )
+
+
+def _failed(findings: Sequence[Finding]) -> int | None:
+    """How many have failed; None where nothing is promised, and differences are only recorded."""
+    if all(f["ok"] is None for f in findings):
+        return None
+    return sum(f["ok"] is False for f in findings)
+
+
+def _said(data: Mapping[str, Any]) -> Iterator[str]:
+    """What ran, and the names of what failed."""
+    yield (
+        f"Tasks: {data['done']} of {data['tasks']} done; cases skipped: {data['skipped']}; "
+        f"instances that did not run: {', '.join(data['instances_that_did_not_run']) or 'none'}."
+    )
+    findings = (*data["failed"], *data["tiles"], *data["functions"])
+    failed = _names(f["subject"] for f in findings if f["ok"] is False)
+    if failed:
+        yield f"Failed: {'; '.join(map(str, failed))}."
