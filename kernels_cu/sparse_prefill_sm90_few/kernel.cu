@@ -14,6 +14,7 @@
 // A tile goes through a ring in units of a few 64-column chunks: both products read the rows as the
 // gather leaves them, the first K-major, the second transposed. README.md draws the schedule.
 
+#include "sparsekit/anew.cuh"
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
@@ -25,6 +26,7 @@
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/ptx/warp_matrix.cuh"
 #include "sparsekit/ptx/wgmma.cuh"
+#include "sparsekit/softmax.cuh"
 
 namespace sparsekit::sparse_prefill_sm90_few {
 
@@ -155,19 +157,9 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
-
-/// The score of a masked row, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
-/// nothing. No finite score is below it, and scaled by no less than least_scale() its weight is 0.
-__device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
-
-enum : unsigned { kLog2EBits = 0x3fb8aa3b, kLeastScaleBits = 0x21800000 };  // 2^-60
-__device__ __forceinline__ float log2_e() { return __int_as_float(kLog2EBits); }
-
+enum : unsigned { kLeastScaleBits = 0x21800000 };  // 2^-60
+/// Scaled by no less, masked() has the weight 0.
 __device__ __forceinline__ float least_scale() { return __int_as_float(kLeastScaleBits); }
-
-/// e^x; 0 for -inf.
-__device__ __forceinline__ float natural_exp(float x) { return ex2_approx_ftz_f32(x * log2_e()); }
 
 /// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
@@ -459,18 +451,6 @@ struct Softmax {
   }
 };
 
-/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
-/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
-/// one of -inf changes nothing.
-__device__ __forceinline__ float output_scale(float m, float l, float sink) {
-  const float top = max_NaN_f32(m, sink);
-  const float weight = natural_exp(m - top);
-  const float sink_weight = sink == infinity()    ? 1.0f
-                            : sink == -infinity() ? 0.0f
-                                                  : natural_exp(sink - top);
-  return weight / (l * weight + sink_weight);
-}
-
 /// The unit of a chunk of a tile, the i-th of a value warpgroup: one of two, by constants.
 __device__ __forceinline__ int unit_of(int i, int chunk) {
   const int first = (i * kValueGroups + kHasRope) / kUnitChunks;
@@ -682,7 +662,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
     Position<kPBuffers> p_at;
     // For a slot known to be 0 ptxas takes this loop for divergent, and moves each descriptor from
     // vector registers: 450 instructions a tile more.
-    if (kPBuffers == 1) asm volatile("" : "+r"(p_at.slot));
+    if (kPBuffers == 1) p_at.slot = anew(p_at.slot);
     Softmax rows;
     rows.reset();
     float s[kScoreChains][kScores] = {};
