@@ -98,4 +98,5 @@ KERNEL = Kernel(
     launches=launches,
     reject=reject,
     proven_on=(),
+    made_for=f"at most {max(_HEADS)} heads",
 )

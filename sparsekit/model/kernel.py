@@ -214,7 +214,8 @@ class Kernel:
     reject(variant, call): why the variant cannot take the call, else None. options: compiler
     options, all explicit. proven_on: the compute capabilities on which it has run right, as
     `9.0`; on another its first use is checked where a kernel after it could stand in, and None
-    says that nobody keeps account.
+    says that nobody keeps account. made_for: in words, the calls that it was made for and to which
+    reject keeps it: `at most 32 heads`; for an op it is asked before kernels that take more.
     name, folder and address, by which the command line finds it again, are filled in when the
     folder is found.
     """
@@ -230,6 +231,7 @@ class Kernel:
     reject: Callable[[Variant, Call], str | None] = accepts_all
     options: Mapping[str, Constant] = field(default_factory=dict)
     proven_on: tuple[str, ...] | None = None
+    made_for: str = ""
     name: str = ""
     folder: Path = Path()
     address: Address | None = None

@@ -22,6 +22,7 @@ from sparsekit.model.kernel import (
     Launch,
     Scratch,
     Variant,
+    accepts_all,
     passed_args,
 )
 from sparsekit.model.op import RETURN_PREFIX, TAGS, Op, Tensor
@@ -64,6 +65,8 @@ def _kernel_problems(kernel: Kernel) -> Iterable[str]:
     yield from _name_problems("instance", (i.name for i in kernel.instances), None)
     yield from _variant_problems(kernel)
     yield from _argument_problems(kernel)
+    if kernel.made_for and kernel.reject is accepts_all:
+        yield f"made_for={kernel.made_for!r}, but there is no reject() that refuses other calls"
 
 
 def _target_problems(kernel: Kernel) -> Iterable[str]:

@@ -90,7 +90,15 @@ def _decide_variant(
         launches = _launches(kernel, variant, call)
         candidate = Candidate(kernel, variant, arch, instance, launches)
         misfitting = _misfit(candidate, call)
-        yield Decision(str(candidate), misfitting is None, misfitting or "fits", candidate)
+        reason = misfitting or _fitting(kernel)
+        yield Decision(str(candidate), misfitting is None, reason, candidate)
+
+
+def _fitting(kernel: Kernel) -> str:
+    """Why a kernel that can take the call does, where others could too."""
+    if not kernel.made_for:
+        return "fits"
+    return f"fits; made for {kernel.made_for}, it goes before kernels that take more"
 
 
 def _rejection(kernel: Kernel, variant: Variant, call: Call) -> str | None:

@@ -119,6 +119,21 @@ def test_named_folders_count_like_shipped_ones(make_folder, tmp_path):
     assert {"mine"} <= {c.kernel.name for c in catalog.resolve(["gated_pool"])}
 
 
+def test_kernels_for_fewer_targets_go_first_and_then_those_for_some_calls(make_folder, tmp_path):
+    def spec(*targets: str, made_for: str = "") -> str:
+        text = SPEC.format(op="gated_pool", variants='Variant("plain"),')
+        text = text.replace('("sm_80",)', str(targets))
+        some = f"made_for={made_for!r}, reject=lambda variant, call: None, launches="
+        return text.replace("launches=", some) if made_for else text
+
+    make_folder("kernels/all", spec=spec("sm_80"))
+    make_folder("kernels/few", spec=spec("sm_80", made_for="few rows"))
+    make_folder("kernels/anywhere", spec=spec("sm_80", "sm_90"))
+    make_folder("kernels/few_anywhere", spec=spec("sm_80", "sm_90", made_for="few rows"))
+    found = [c.kernel.name for c in Catalog([tmp_path / "kernels"]).resolve(["gated_pool"])]
+    assert found == ["few", "all", "few_anywhere", "anywhere", "gated_pool"]
+
+
 def test_the_working_directory_is_never_scanned(make_folder, tmp_path, monkeypatch):
     make_folder("kernels_cu/mine")
     monkeypatch.chdir(tmp_path)

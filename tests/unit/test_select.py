@@ -35,8 +35,8 @@ def prefill_call(h_q: int = 64, **changed: tuple[int, ...]) -> Call:
 
 
 def decisions(call: Call, reference: str = "cu/sparse_prefill") -> list[Decision]:
-    (choice,) = Catalog().resolve([reference])
-    return list(decide([(choice.kernel, choice.variants)], call))
+    choices = Catalog().resolve([reference])
+    return list(decide([(c.kernel, c.variants) for c in choices], call))
 
 
 def taken(call: Call, reference: str = "cu/sparse_prefill") -> str | None:
@@ -46,6 +46,30 @@ def taken(call: Call, reference: str = "cu/sparse_prefill") -> str | None:
 def test_few_heads_take_the_narrow_block_and_many_the_wide_one():
     assert taken(prefill_call(16)) == "sparse_prefill:skip_heads32 [d_qk576] sm_90"
     assert taken(prefill_call(33)) == "sparse_prefill:skip [d_qk576] sm_90"
+
+
+@pytest.mark.parametrize(
+    ("h_q", "kernel"),
+    [
+        (1, "sparse_prefill_sm90_few:skip_heads8"), (8, "sparse_prefill_sm90_few:skip_heads8"),
+        (9, "sparse_prefill_sm90_few:skip_heads16"), (16, "sparse_prefill_sm90_few:skip_heads16"),
+        (17, "sparse_prefill_sm90_few:skip_heads32"), (32, "sparse_prefill_sm90_few:skip_heads32"),
+        (33, "sparse_prefill_sm90:skip"), (128, "sparse_prefill_sm90:skip"),
+    ],
+)  # fmt: skip
+def test_the_op_on_hopper_takes_the_kernel_for_few_heads_where_they_are_few(h_q, kernel):
+    found = next(d for d in decisions(prefill_call(h_q), "sparse_prefill") if d.taken)
+    made_for = "fits; made for at most 32 heads, it goes before kernels that take more"
+    assert found.subject == f"{kernel} [d_qk576] sm_90a"
+    assert found.reason == (made_for if h_q <= 32 else "fits")
+
+
+def test_a_kernel_named_takes_what_it_can_whatever_another_was_made_for():
+    sm90 = "sparse_prefill_sm90:skip [d_qk576] sm_90a"
+    assert taken(prefill_call(8), "cu/sparse_prefill_sm90") == sm90
+    assert taken(prefill_call(33), "cu/sparse_prefill_sm90_few") is None
+    few = taken(prefill_call(8), "cu/sparse_prefill_sm90_few:noskip_heads32")
+    assert few == "sparse_prefill_sm90_few:noskip_heads32 [d_qk576] sm_90a"
 
 
 @pytest.mark.parametrize(
