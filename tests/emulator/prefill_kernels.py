@@ -18,6 +18,7 @@ _MIXED = {"indices": "mixed", "sink": "special", "q_pad": 8, "kv_pad": 24, "indi
 # s_q 7: every layout of `mixed` once; of 520 columns one key stands more than 512 before the end.
 CASES = {
     "mixed": ({"s_q": 7, "s_kv": 600, "topk": 520}, {**_MIXED, "scale": 0.5}),
+    "one tile each": ({"s_q": 14, "s_kv": 60, "topk": 20}, {"indices": "mixed", "scale": 0.5}),
     "short": ({"s_q": 3, "s_kv": 100, "topk": 90}, {"indices": "mixed", "scale": 0.5}),
     # The second of three items of a block has two tiles, so that Q of the third comes early.
     "two tiles": ({"s_q": 5, "s_kv": 100, "topk": 70}, {"indices": "mixed", "scale": 0.5}),

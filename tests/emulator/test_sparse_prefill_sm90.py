@@ -62,9 +62,9 @@ def kernel(tmp_path_factory):
     return {v: OwnKernel(f"cu/sparse_prefill_sm90:{v}", "sm_90a", store) for v in VARIANTS}
 
 
-@pytest.mark.parametrize("d_qk", [576, 512])
-def test_right_and_clean_in_short(kernel, d_qk):
-    right_and_clean(kernel["skip"], make_case(kernel["skip"], "short", HEADS, d_qk), [LAZY])
+@pytest.mark.parametrize(("name", "d_qk"), [("short", 576), ("short", 512), ("one tile each", 576)])
+def test_right_and_clean_in_short(kernel, name, d_qk):
+    right_and_clean(kernel["skip"], make_case(kernel["skip"], name, HEADS, d_qk), [LAZY])
 
 
 @pytest.mark.slow

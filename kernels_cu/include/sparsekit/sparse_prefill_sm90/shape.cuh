@@ -57,7 +57,7 @@ enum : int {
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
   kPlans = 4,                              // positions whose rows are known: up to four ahead
-  kAhead = 3,                              // items whose length is known ahead of time
+  kAhead = 4,  // items whose length is known ahead: with one less, lists of one tile were planned too early
   kLengthSlots = 8,                        // at least kAhead + 2
   kScanLoads = 4,                          // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
