@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from sparsekit.check.campaign import Pair, against_bits, against_reference
+from sparsekit.check.campaign import Pair, against_bits, against_reference, chosen_cases
 from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.reference import load_reference
@@ -29,6 +29,15 @@ SMALL = {
     "sparse_attn_paged": "prefill_padded",
     "gated_pool": "special",
 }
+
+
+def test_cases_are_chosen_by_any_of_the_patterns():
+    op = OPS["gated_pool"]
+    found = [c.name for c in chosen_cases(op, ("special", "b1_*"), ("smoke",))]
+    assert found == [c.name for c in op.cases if c.name == "special" or c.name.startswith("b1_")]
+    assert len(found) > 2
+    with pytest.raises(UsageError, match="has no case 'x' or 'y'; its cases are "):
+        chosen_cases(op, ("x", "y"), ("smoke",))
 
 
 @dataclass

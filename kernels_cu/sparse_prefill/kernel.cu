@@ -21,6 +21,7 @@
 #include "sparsekit/ptx/special_register.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/ptx/warp_matrix.cuh"
+#include "sparsekit/softmax.cuh"
 
 namespace sparsekit::sparse_prefill {
 
@@ -127,18 +128,6 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_fwd, sizeof(SharedMemory));
 
 __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
-
-/// The score of a masked column, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
-/// nothing. No finite score is below it.
-__device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
-
-/// e^x; 0 for -inf.
-__device__ __forceinline__ float natural_exp(float x) {
-  constexpr float kLog2E = 1.44269504088896340736f;
-  return ex2_approx_ftz_f32(x * kLog2E);
 }
 
 /// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
@@ -259,18 +248,6 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
       mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(o[m][n + 1], a[m], b[2], b[3]);
     }
   }
-}
-
-/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
-/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
-/// one of -inf changes nothing.
-__device__ __forceinline__ float output_scale(float m, float l, float sink) {
-  const float top = max_NaN_f32(m, sink);
-  const float weight = natural_exp(m - top);
-  const float sink_weight = sink == infinity()    ? 1.0f
-                            : sink == -infinity() ? 0.0f
-                                                  : natural_exp(sink - top);
-  return weight / (l * weight + sink_weight);
 }
 
 /// The row of a tile that a value thread gathers: eight lanes take a 128-byte line of a row.

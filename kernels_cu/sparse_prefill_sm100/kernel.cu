@@ -25,6 +25,7 @@
 #include "sparsekit/ptx/mbarrier.cuh"
 #include "sparsekit/ptx/tcgen05.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
+#include "sparsekit/softmax.cuh"
 
 namespace sparsekit::sparse_prefill_sm100 {
 
@@ -129,18 +130,6 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm100_fwd, sizeof(SharedMemory));
 __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
-
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
-
-/// The score of a masked column, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
-/// nothing. No finite score is below it.
-__device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
-
-enum : unsigned { kLog2EBits = 0x3fb8aa3b };
-__device__ __forceinline__ float log2_e() { return __int_as_float(kLog2EBits); }
-
-/// e^x; 0 for -inf.
-__device__ __forceinline__ float natural_exp(float x) { return ex2_approx_ftz_f32(x * log2_e()); }
 
 /// The same value, known to the compiler as equal in all lanes.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
@@ -584,18 +573,6 @@ __device__ __forceinline__ void rescale(unsigned lanes, float alpha) {
 }
 
 // ---------------------------------------------------------------- results
-
-/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
-/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
-/// one of -inf changes nothing.
-__device__ __forceinline__ float output_scale(float m, float l, float sink) {
-  const float top = max_NaN_f32(m, sink);
-  const float weight = natural_exp(m - top);
-  const float sink_weight = sink == infinity()    ? 1.0f
-                            : sink == -infinity() ? 0.0f
-                                                  : natural_exp(sink - top);
-  return weight / (l * weight + sink_weight);
-}
 
 struct Results {
   const float* attn_sink;  // null: no sink

@@ -10,8 +10,8 @@
 //   score warpgroup      S = Q K^T, softmax, P and alpha to shared memory
 //   value warpgroups (2) O += P V for 256 of the 512 columns each, and the gather of everything
 // The ring of three slots holds, in order, Q and the tiles of an item, then those of the next: a
-// value warpgroup loads its own half of the columns, so it waits for no one to reuse a slot. README.md
-// draws the schedule.
+// value warpgroup loads its own half of the columns, so it waits for no one to reuse a slot.
+// README.md draws the schedule.
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/sparse_prefill_sm90/block.cuh"

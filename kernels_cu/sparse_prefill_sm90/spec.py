@@ -18,7 +18,6 @@ _BASE = {
     "VALUE_REGISTERS": 160,
     "PROXY_FENCE": 1,
     "SOFTMAX": 1,
-    "SYNC": 1,
 }
 _WHERE = (Override({"Q_REGISTER_CHUNKS": 6}, instance={"d_qk": 512}),)
 

@@ -1,12 +1,13 @@
 // Sparse MLA prefill on Hopper for few tokens (sm_90a): each row of indices is cut at fixed columns
 // into parts, which blocks work on side by side; their results are merged in ascending order.
 //
-// What is computed, and how a block does it, stands in ../sparse_prefill_sm90/kernel.cu. A part ends
-// in O and the sum l of its weights, both relative to its reference m; over the parts
+// What is computed, and how a block does it, stands in ../sparse_prefill_sm90/kernel.cu. A part
+// ends in O and the sum l of its weights, both relative to its reference m; over the parts
 //   M = max m      l = sum l_i exp(m_i - M)      out = sum O_i exp(m_i - M) / (l + exp(sink - M))
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/softmax.cuh"
 #include "sparsekit/sparse_prefill_sm90/block.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {

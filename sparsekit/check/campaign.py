@@ -41,14 +41,15 @@ class Pair:
         return name_of_base(self.subject, self.base)
 
 
-def chosen_cases(op: Op, pattern: str | None, tags: Sequence[str]) -> list[Case]:
-    """The op's cases by name pattern, or by tag. Raises UsageError when there is none."""
-    if pattern is not None:
-        found = [c for c in op.cases if fnmatchcase(c.name, pattern)]
+def chosen_cases(op: Op, patterns: Sequence[str], tags: Sequence[str]) -> list[Case]:
+    """The op's cases by patterns of names, or by tag. Raises UsageError when there is none."""
+    if patterns:
+        found = [c for c in op.cases if any(fnmatchcase(c.name, p) for p in patterns)]
     else:
         found = [c for c in op.cases if set(c.tags) & set(tags)]
     if not found:
-        asked = f"case {pattern!r}" if pattern is not None else f"tag {' or '.join(tags)}"
+        named = " or ".join(repr(p) for p in patterns)
+        asked = f"case {named}" if patterns else f"tag {' or '.join(tags)}"
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"op {op.name} has no {asked}; its cases are {names}")
     return found

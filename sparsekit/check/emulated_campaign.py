@@ -124,7 +124,7 @@ def _is_built(choice: Choice, target: Arch, planner: Planner, store: Store) -> b
 
 
 def tasks_of(
-    targets: Sequence[tuple[Choice, Arch]], pattern: str | None, tags: Sequence[str]
+    targets: Sequence[tuple[Choice, Arch]], patterns: Sequence[str], tags: Sequence[str]
 ) -> list[CaseTask]:
     """The tasks, longest first. Raises UsageError where an op has no such case."""
     by_op: dict[str, tuple[Op, list[EmulatedKernel]]] = {}
@@ -137,7 +137,7 @@ def tasks_of(
     tasks = [
         CaseTask(tuple(kernels), case.name, p, op.work(case.for_emulator()).flop * len(kernels))
         for op, kernels in by_op.values()
-        for case in chosen_cases(op, pattern, tags)
+        for case in chosen_cases(op, patterns, tags)
         for p in op.probes
     ]
     return sorted(tasks, key=lambda task: -task.flop)

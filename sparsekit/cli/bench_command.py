@@ -43,7 +43,8 @@ _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @click.option("--against", metavar="REF", multiple=True,
               help="What ratios are to; repeatable, the first is the base.")  # fmt: skip
-@click.option("--case", "pattern", metavar="GLOB", help="Cases by name, whatever their tags.")
+@click.option("--case", "patterns", metavar="GLOB", multiple=True,
+              help="Cases by name, whatever their tags; repeatable.")  # fmt: skip
 @click.option("--tag", "tags", type=click.Choice(TAGS), multiple=True,
               help="Cases by tag; repeatable [default: perf].")  # fmt: skip
 @inputs_option
@@ -63,9 +64,10 @@ _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, references: tuple[str, ...], against: tuple[str, ...], pattern: str | None,
-    tags: tuple[str, ...], inputs_file: Path | None, settings: dict[str, str], rounds: int | None,
-    l2: str, protocol_name: str, margin: float, conditions: tuple[str, ...], device: str,
+    ctx: click.Context, references: tuple[str, ...], against: tuple[str, ...],
+    patterns: tuple[str, ...], tags: tuple[str, ...], inputs_file: Path | None,
+    settings: dict[str, str], rounds: int | None, l2: str, protocol_name: str,
+    margin: float, conditions: tuple[str, ...], device: str,
     build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
     output: Path | None,
 ) -> None:  # fmt: skip
@@ -101,7 +103,7 @@ def command(
     if inputs_file is not None:
         steps, total = run.on_file(*groups[0], inputs_file, settings), 1
     else:
-        steps, total = run.on_cases(groups, pattern, tags or ("perf",))
+        steps, total = run.on_cases(groups, patterns, tags or ("perf",))
     lost = run.collect(shown(steps, total, "timing"))
     if output is None or not run.results:
         emit(run.document(), form, output)
@@ -156,13 +158,13 @@ class _Run:
         self.results: list[BenchResult] = []
 
     def on_cases(
-        self, groups: Sequence[tuple[Op, Sequence[Contender]]], pattern: str | None,
+        self, groups: Sequence[tuple[Op, Sequence[Contender]]], patterns: tuple[str, ...],
         tags: Sequence[str],
     ) -> tuple[Iterator[BenchResult], int]:  # fmt: skip
         from sparsekit.check.campaign import chosen_cases
 
-        having = [g for g in groups if pattern or any(set(c.tags) & set(tags) for c in g[0].cases)]
-        chosen = [(op, own, chosen_cases(op, pattern, tags)) for op, own in having or groups]
+        having = [g for g in groups if patterns or any(set(c.tags) & set(tags) for c in g[0].cases)]
+        chosen = [(op, own, chosen_cases(op, patterns, tags)) for op, own in having or groups]
 
         def steps() -> Iterator[BenchResult]:
             for op, contenders, cases in chosen:

@@ -37,7 +37,7 @@ class Request:
     bases: Sequence[Choice]
     build: bool
     repeat: int
-    pattern: str | None
+    patterns: tuple[str, ...]
     tags: Sequence[str]
     bitwise: bool
     across: bool
@@ -53,7 +53,7 @@ class Request:
         ops = by_op(self.choices)
         if file is None:
             for op, _ in ops:
-                chosen_cases(op, self.pattern, self.tags or TAGS)
+                chosen_cases(op, self.patterns, self.tags or TAGS)
         elif len(ops) != 1:
             raise UsageError("--inputs holds the tensors of one op; name it")
         else:
@@ -91,7 +91,7 @@ def on_cpu(
 
     if file is None and not request.bitwise:
         tags = request.tags or _EMULATED_TAGS
-        tasks = tasks_of(targets, request.pattern, tags)
+        tasks = tasks_of(targets, request.patterns, tags)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
     emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}
@@ -130,7 +130,7 @@ class _Campaign:
     def _cases(self, op: Op) -> list[Any]:
         from sparsekit.check.campaign import chosen_cases
 
-        cases = chosen_cases(op, self.request.pattern, self._tags)
+        cases = chosen_cases(op, self.request.patterns, self._tags)
         return cases if self.device.type == "cuda" else [c.for_emulator() for c in cases]
 
     def _against_float64(self) -> Iterator[VerifyResult]:
@@ -154,7 +154,7 @@ class _Campaign:
                     say(f"{op.name}: no other toolchain is at hand; see sparsekit doctor")
             else:
                 pairs = [p for c in chosen for p in self._pairs(c, bases)]
-            alone = not self.request.across and self.request.pattern is None
+            alone = not self.request.across and not self.request.patterns
             steps = campaign.against_bits(
                 op, pairs, self._cases(op), self.device, self.request.repeat,
                 rows=alone and "smoke" in self._tags, streams=self.device.type == "cuda",

@@ -33,7 +33,8 @@ from sparsekit.runtime.probe import probe_devices
 
 @click.command()
 @click.argument("references", metavar="[REF]...", nargs=-1)
-@click.option("--case", "pattern", metavar="GLOB", help="Cases by name, whatever their tags.")
+@click.option("--case", "patterns", metavar="GLOB", multiple=True,
+              help="Cases by name, whatever their tags; repeatable.")  # fmt: skip
 @click.option(
     "--tag", "tags", type=click.Choice(TAGS), multiple=True,
     help="Cases by tag; repeatable [default: smoke, corner; on the CPU: smoke].",
@@ -72,10 +73,11 @@ from sparsekit.runtime.probe import probe_devices
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, references: tuple[str, ...], pattern: str | None, tags: tuple[str, ...],
-    bitwise: bool, against: str | None, across: bool, golden_file: Path | None, repeat: int,
-    inputs_file: Path | None, settings: dict[str, str], device: str | None, arch: str | None,
-    seeds: int, strict: bool, without: tuple[str, ...], lineinfo: bool, jobs: int | None,
+    ctx: click.Context, references: tuple[str, ...], patterns: tuple[str, ...],
+    tags: tuple[str, ...], bitwise: bool, against: str | None, across: bool,
+    golden_file: Path | None, repeat: int, inputs_file: Path | None, settings: dict[str, str],
+    device: str | None, arch: str | None, seeds: int, strict: bool, without: tuple[str, ...],
+    lineinfo: bool, jobs: int | None,
     toolchains: tuple[str, ...], build: bool,
     kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
 ) -> None:  # fmt: skip
@@ -104,7 +106,7 @@ def command(
         raise UsageError("--against and --across-toolchains go with --bitwise")
     if against and across:
         raise UsageError("--against and --across-toolchains name two bases; give one")
-    if inputs_file and (bitwise or pattern or tags):
+    if inputs_file and (bitwise or patterns or tags):
         raise UsageError("--inputs are checked against float64: no --bitwise, --case or --tag")
     if settings and not inputs_file:
         raise UsageError("--set goes with --inputs: it gives the scalars of your call")
@@ -115,7 +117,7 @@ def command(
     choices = session.catalog.resolve(references, toolchains)
     bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
     broken = session.broken_beside(references)
-    request = Request(session, choices, bases, build, repeat, pattern, tags, bitwise, across)
+    request = Request(session, choices, bases, build, repeat, patterns, tags, bitwise, across)
     request.require(inputs_file, settings)
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)

@@ -30,11 +30,10 @@ BARRIERS = (
 )  # fmt: skip
 """Of SharedMemory, in the order of their `init`."""
 UNNEEDED = {
-    "s_done": "the gate only keeps products from slowing each other down",
     "q_read[0]": "P of an item's last tile is stored behind the reading of the next Q",
     "q_read[3]": "no block has a fourth item here",
 }
-MOST_EXCUSED = 8  # of 68
+MOST_EXCUSED = 5  # of 64
 
 
 def why_redundant(instruction: str, line: int, text: str) -> str | None:
@@ -51,8 +50,6 @@ def why_redundant(instruction: str, line: int, text: str) -> str | None:
         last = re.findall(r"wgmma\.(mma_async|wait_group)", before)[-1]
         why = "P V waits for the gate, and before that comes the fence for the last chunks"
         return why if last == "mma_async" else None
-    if "bar.sync" in instruction and re.findall(r"wgmma\.\w+", before)[-1] == "wgmma.wait_group":
-        return "the emulator ends a product for all four warps at once; a GPU may not"
     return None
 
 

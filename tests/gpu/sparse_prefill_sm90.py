@@ -44,14 +44,14 @@ VERIFY_LIMIT_S, SANITIZE_LIMIT_S = 150, 200
 # Constants that replace the spec's, by name; each is built and timed beside it.
 ALTERNATIVES: dict[str, dict[str, int]] = {
     "ungated": {"GATE": 0},
-    "store_0": {"STORE_CHUNK": 0},
     "store_3": {"STORE_CHUNK": 3},
     "store_4": {"STORE_CHUNK": 4},
+    "store_6": {"STORE_CHUNK": 6},
     "store_7": {"STORE_CHUNK": 7},
     "store_8": {"STORE_CHUNK": 8},
-    "late_rows": {"EARLY_ROWS": 0},
-    "ungated_store_3": {"GATE": 0, "STORE_CHUNK": 3},
     "single_fence": {"SINGLE_FENCE": 1},
+    "all_lanes_arrive": {"ARRIVING_LANES": 32},
+    "l2_128b": {"L2_PREFETCH_BYTES": 128},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
     "no_softmax": {"SOFTMAX": 0},  # wrong results: the ceiling of this structure
 }

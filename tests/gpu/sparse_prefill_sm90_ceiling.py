@@ -2,11 +2,9 @@
 
     python tests/gpu/sparse_prefill_sm90_ceiling.py -o docs/results/sparse_prefill_ceiling-h200.json
 
-The kernel's own code without softmax (`ordered`: every wait stays), also with no one waiting for
-anything (`free`: score and value warpgroups and the gather run beside each other unordered), and
-the kernel itself (`kernel`), on random data, for pools of 1k to 128k rows. `free` is the mix's
-ceiling; `ordered` what the schedule makes of it; the rest to `kernel` is the softmax. The pool of
-1k rows stands for a gather that costs little. Interleaved; medians.
+The kernel's own code without softmax (`ordered`: every wait stays) and the kernel itself
+(`kernel`), on random data, for pools of 1k to 128k rows: what lies between the two is the softmax.
+The pool of 1k rows stands for a gather that costs little. Interleaved; medians.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ MIXES = {
     "kernel": {},
     "ordered": {"SOFTMAX": 0},
     "ordered_no_fence": {"SOFTMAX": 0, "PROXY_FENCE": 0},
-    "free": {"SOFTMAX": 0, "SYNC": 0},
-    "free_no_fence": {"SOFTMAX": 0, "SYNC": 0, "PROXY_FENCE": 0},
 }
 POOLS = (1024, 8192, 32768, 65536, 131072)
 SHAPES = ((64, 576, 2048), (64, 512, 2048), (64, 512, 512), (128, 576, 2048))

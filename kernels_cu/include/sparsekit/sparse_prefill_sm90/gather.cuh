@@ -136,7 +136,7 @@ struct Gather {
     load(smem.plan[plan], row, slot);
   }
 
-  /// The rope chunk of a planned position if it is a tile, once Q K^T of the tile before it is done.
+  /// The rope chunk of a planned position if it is a tile, once Q K^T of the tile before is done.
   __device__ __forceinline__ void load_rope(int what, const unsigned (&row)[kRopeRowSteps]) {
     if (!kHasRope || what != kTile) return;
     here().copy_tile<1>(shared_address(&smem.rope), kDV, row, group * kRopeRowSteps);

@@ -57,8 +57,8 @@ struct Results {
   }
 };
 
-/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w looks
-/// at 128, and goes on until it finds a valid one. The largest of the eight ends is the row's.
+/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w
+/// looks at 128, and goes on until it finds a valid one. The largest of the eight is the row's.
 __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane) {
 #pragma unroll 1
   for (int first = a.topk - kScanWidth * (warp + 1);; first -= kValueWarps * kScanWidth) {
@@ -96,7 +96,8 @@ __device__ __forceinline__ int length_of(const SharedMemory& smem, const Argumen
   const int4 x = smem.end[number % kLengthSlots][0], y = smem.end[number % kLengthSlots][1];
   const int end = max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w)));
   if (!kPartColumns) return uniform(end);
-  return uniform(min(max(end - a.part(item_of(number)) * kPartColumns, 0), static_cast<int>(kPartColumns)));
+  const int left = end - a.part(item_of(number)) * kPartColumns;
+  return uniform(min(max(left, 0), static_cast<int>(kPartColumns)));
 }
 
 /// An empty row has one tile, all masked.

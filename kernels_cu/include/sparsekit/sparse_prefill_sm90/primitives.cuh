@@ -5,6 +5,7 @@
 #include "sparsekit/ptx/fence.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/ptx/mbarrier.cuh"
+#include "sparsekit/softmax.cuh"
 #include "sparsekit/sparse_prefill_sm90/shape.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
@@ -15,26 +16,16 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
-
-/// The score of a masked column, -FLT_MAX: its weight is 0, and unlike a listed -inf it poisons
-/// nothing. No finite score is below it, and scaled by no less than least_scale() its weight is 0.
-__device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
-
-enum : unsigned { kLog2EBits = 0x3fb8aa3b, kLeastScaleBits = 0x21800000 };  // 2^-60
-__device__ __forceinline__ float log2_e() { return __int_as_float(kLog2EBits); }
-
+enum : unsigned { kLeastScaleBits = 0x21800000 };  // 2^-60
+/// Scaled by no less, masked() has the weight 0.
 __device__ __forceinline__ float least_scale() { return __int_as_float(kLeastScaleBits); }
-
-/// e^x; 0 for -inf.
-__device__ __forceinline__ float natural_exp(float x) { return ex2_approx_ftz_f32(x * log2_e()); }
 
 /// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
 /// Waits for the end of the phase of that parity.
 __device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
-  while (kSync && !mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
+  while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
   }
 }
 
@@ -55,7 +46,9 @@ __device__ __forceinline__ void copy_piece(unsigned dst_shared, const bf16* src,
 /// What one warp brings to a barrier: kArrivingLanes arrivals, for all that its lanes have done.
 __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   __syncwarp();
-  if (threadIdx.x % kWarp < kArrivingLanes) mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+  if (threadIdx.x % kWarp < kArrivingLanes) {
+    mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+  }
 }
 
 /// The index in `column`; -1, which is never valid, outside [0, columns).

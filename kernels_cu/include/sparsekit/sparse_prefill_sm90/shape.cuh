@@ -20,11 +20,10 @@ enum : int {
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
-  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax, or with
-  // no one waiting for anything, the results are wrong.
+  // 0 to measure only. Without the fence nothing orders copies and wgmma; without softmax the
+  // results are wrong.
   kProxyFence = SK_PROXY_FENCE,
   kSoftmax = SK_SOFTMAX,
-  kSync = SK_SYNC,
 
   kDV = 512,
   kHeads = 64,   // of an item: the rows of one wgmma
@@ -57,7 +56,7 @@ enum : int {
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
   kPlans = 4,                              // positions whose rows are known: up to four ahead
-  kAhead = 4,  // items whose length is known ahead: with one less, lists of one tile were planned too early
+  kAhead = 4,        // items: a length is found so far ahead that a barrier lies before its plan
   kLengthSlots = 8,                        // at least kAhead + 2
   kScanLoads = 4,                          // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
@@ -83,8 +82,8 @@ struct Course {
 };
 enum : int { kAtQ = -1 };
 
-// A chunk is 64 rows of 128 bytes; piece c of row r lies at piece c ^ (r % 8), which is the 128-byte
-// swizzle of wgmma, ldmatrix and stmatrix alike.
+// A chunk is 64 rows of 128 bytes; piece c of row r lies at piece c ^ (r % 8), which is the
+// 128-byte swizzle of wgmma, ldmatrix and stmatrix alike.
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kTileChunks][kBlockK][kChunk];
   bf16 q[kQSharedChunks][kHeads][kChunk];  // the last chunks of Q
@@ -92,16 +91,16 @@ struct SharedMemory {
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
-  // position % kPlans: what it is, and where the rows of a tile are, in pieces from the first of kv.
   Course course;  // of the plans
+  // position % kPlans: what it is, and where the rows of a tile are, in pieces from kv's first.
   int plan[kPlans];
   unsigned rows[kPlans][kBlockK];
-  int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp; the largest
+  int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp
   // Phases: of full, one a use of the slot; of the others as said.
   unsigned long long full[kSlots];  // 256 copies and a warp: a slot has landed, and rows stand
   unsigned long long rope_full;     // 256 copies, a tile: its rope chunk has landed
   unsigned long long q_full;        // 256 copies, an item: the shared chunks of Q have landed
-  unsigned long long s_done;        // 4 warps, a tile but an item's first if none waits: Q K^T is done
+  unsigned long long s_done;        // 4 warps, a tile that someone waits for: Q K^T is done
   unsigned long long p_full;        // 4 warps, a tile: P and alpha stand
   unsigned long long p_free;        // 8 warps, a tile: they have been read
   // 4 warps, one of the barriers an item, in turn: an item of one tile may be over before those who

@@ -1,4 +1,4 @@
-// Online softmax of the tiles of a row, and the factor that ends it.
+// Online softmax of the tiles of a row.
 #pragma once
 
 #include "sparsekit/sparse_prefill_sm90/primitives.cuh"
@@ -6,9 +6,9 @@
 namespace sparsekit::sparse_prefill_sm90 {
 
 /// Online softmax of the two heads of a lane, kept by the four lanes of a quad, over scores s that
-/// `scale`, which is at least least_scale(), is still to multiply. Weights are exp((s - ref) scale): the
-/// reference follows the maximum only when it lags by more than kMaxLag, since every move costs a pass
-/// over O.
+/// `scale`, which is at least least_scale(), is still to multiply. Weights are
+/// exp((s - ref) scale): the reference follows the maximum only when it lags by more than kMaxLag,
+/// since every move costs a pass over O.
 struct Softmax {
   float max[2];     // masked() while no score above it was seen, and so is ref
   float ref[2];
@@ -67,17 +67,5 @@ struct Softmax {
     for (int r = 0; r < 2; ++r) sum[r] += tile_sum[r];
   }
 };
-
-/// The factor of O in out, for reference m and sum l of a head with at least one listed row. IEEE
-/// arithmetic carries the non-finite cases: a NaN sink or score gives NaN, a sink of +inf gives 0,
-/// one of -inf changes nothing.
-__device__ __forceinline__ float output_scale(float m, float l, float sink) {
-  const float top = max_NaN_f32(m, sink);
-  const float weight = natural_exp(m - top);
-  const float sink_weight = sink == infinity()    ? 1.0f
-                            : sink == -infinity() ? 0.0f
-                                                  : natural_exp(sink - top);
-  return weight / (l * weight + sink_weight);
-}
 
 }  // namespace sparsekit::sparse_prefill_sm90

@@ -38,7 +38,6 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
   gather.load_q_chunks(blockIdx.x);
   gather.load_rope(1);
   gather.load(2, 2);
-  bar_sync(kValueGroup, kValueThreads);  // all have read the first plan
 
   int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
   int p_parity = 0, s_parity = 0;
@@ -82,7 +81,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
         for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
       }
       if (kGate && tiles > 1) wait_s_done();
-      // No proxy fence: the score warpgroup's, between the copies' end and p_full, is one for P and V.
+      // No proxy fence: the score warpgroup's, between the copies and p_full, serves P and V.
       const unsigned long long p_desc =
           matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
       const unsigned long long v_desc = matrix_descriptor_128b(
@@ -137,8 +136,8 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       const float2 end = smem.end_of_row[number % 2][head + r * 8];
       factor[r] = end.y == 0.0f ? 0.0f : output_scale(end.x, end.y, factor[r]);
     }
-    bf16* out_row = results.out +
-                    (static_cast<long long>(a.token(item)) * a.h_q + first_head + head) * kDV + column;
+    const long long row = static_cast<long long>(a.token(item)) * a.h_q + first_head + head;
+    bf16* out_row = results.out + row * kDV + column;
     store_out(o, factor, out_row, heads_left, end_lane % 4);
   }
 }
