@@ -19,9 +19,7 @@ def kernel(tmp_path_factory):
 
 def test_right_and_clean_in_parts(kernel):
     """7 tokens of 520 columns in five parts: rows that end in any of them."""
-    right_and_clean(
-        kernel["split128"], make_case(kernel["split128"], "mixed", HEADS, 576), [LAZY]
-    )
+    right_and_clean(kernel["split128"], make_case(kernel["split128"], "mixed", HEADS, 576), [LAZY])
 
 
 @pytest.mark.slow

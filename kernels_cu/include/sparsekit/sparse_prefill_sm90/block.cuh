@@ -9,6 +9,9 @@ namespace sparsekit::sparse_prefill_sm90 {
 /// The items blockIdx.x, blockIdx.x + gridDim.x, ...
 __device__ __forceinline__ void run_block(SharedMemory& smem, const Arguments& a,
                                           const Results& results, float sm_scale) {
+  const int warpgroup = uniform(threadIdx.x / kGroup), thread = threadIdx.x % kGroup;
+  const int warp = uniform(thread / kWarp), lane = threadIdx.x % kWarp;
+  const Place place = {warpgroup, thread, warp, lane, lane / 4, lane % 4, a.items()};
   if (threadIdx.x == 0) {
     smem.course = {0, kAtQ, nullptr};
     for (int s = 0; s < kSlots; ++s) {
@@ -29,11 +32,10 @@ __device__ __forceinline__ void run_block(SharedMemory& smem, const Arguments& a
   if (threadIdx.x < kPlans * kBlockK) smem.rows[0][threadIdx.x] = kUnlisted;
   __syncthreads();
 
-  const int warpgroup = uniform(threadIdx.x / kGroup);
-  if (warpgroup == 0) {
-    score_warpgroup(smem, a, results, sm_scale);
+  if (place.warpgroup == 0) {
+    score_warpgroup(smem, a, results, place, sm_scale);
   } else {
-    value_warpgroup(smem, a, results, warpgroup - 1);
+    value_warpgroup(smem, a, results, place);
   }
 }
 

@@ -42,6 +42,13 @@ struct Arguments {
   }
 };
 
+/// Where a thread stands, and how many items there are: known before the roles part.
+struct Place {
+  int warpgroup, thread, warp, lane;  // thread and warp: of the warpgroup
+  int g, t;                           // quad of the lane, and lane of the quad
+  int items;
+};
+
 /// Where results go. Of a part: O and what its softmax ended in, by token, head and part.
 struct Results {
   bf16* out;

@@ -11,10 +11,9 @@ namespace sparsekit::sparse_prefill_sm90 {
 
 /// All tiles of all items of this block: P and alpha of each tile, and what the softmax ends in.
 __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Arguments& a,
-                                                const Results& results, float sm_scale) {
-  const int thread = threadIdx.x % kGroup, warp = uniform(thread / kWarp);
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const int items = a.items();
+                                                const Results& results, const Place& place,
+                                                float sm_scale) {
+  const int warp = place.warp, lane = place.lane, g = place.g, t = place.t, items = place.items;
   setmaxnreg_inc_sync_aligned_u32<kScoreRegs>();
   const int matrix_row = warp * kMmaK + lane % 16;
   const unsigned matrix_offset = matrix_row * kLineBytes, matrix_piece = lane / 16;
@@ -157,8 +156,8 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       const int head = warp * kMmaK + r * 8 + g;
       if (t == 0) {
         const float ref = rows.ref[r] * scale, max = rows.max[r] * scale;
-        const float max_logit = rows.max[r] == masked() ? -infinity() : max;
         if (kPartColumns) {
+          const float max_logit = rows.max[r] == masked() ? -infinity() : max;
           if (first_head + head < a.h_q) {
             results.part_end[results.part_row(a, item, first_head + head)] =
                 make_float4(max_logit, ref, sum, poison);
@@ -168,7 +167,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
         smem.end_of_row[number % 2][head] = make_float2(ref, sum + poison);
         if (first_head + head < a.h_q) {
           const float log_sum = max == infinity() ? max : ref + logf(sum);
-          results.max_logits[first_row + head] = max_logit;
+          results.max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
           results.lse[first_row + head] = empty ? infinity() : log_sum;
         }
       }

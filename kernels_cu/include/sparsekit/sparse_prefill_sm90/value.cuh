@@ -10,14 +10,13 @@
 
 namespace sparsekit::sparse_prefill_sm90 {
 
-/// All tiles of all items of this block for half of the columns. group: of the two.
+/// All tiles of all items of this block for half of the columns.
 __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Arguments& a,
-                                                const Results& results, int group) {
-  const int thread = threadIdx.x % kGroup, warp = uniform(thread / kWarp);
-  const int lane = threadIdx.x % kWarp, g = lane / 4;
-  const int items = a.items();
+                                                const Results& results, const Place& place) {
+  const int thread = place.thread, warp = place.warp, lane = place.lane, g = place.g;
+  const int items = place.items;
   setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
-  const int value_warp = group * kGroupWarps + warp;
+  const int group = place.warpgroup - 1, value_warp = group * kGroupWarps + warp;
   Gather gather = {smem, a, group, thread / kPiece, thread % kPiece};
   int index[kHalf] = {};  // of the warp that plans
   const bool plans = value_warp == 0;
@@ -113,11 +112,11 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     const int item = item_of(number);
     const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
     const int head = warp * kMmaK + end_lane / 4, first_head = a.first_head(item);
-    const int heads_left = a.h_q - first_head - head, column = group * (kDV / kValueGroups);
+    const int column = group * (kDV / kValueGroups);
     if (kPartColumns) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if (r * 8 >= heads_left) break;
+        if (first_head + head + r * 8 >= a.h_q) break;
         const long long row = results.part_row(a, item, first_head + head + r * 8);
         store_part(o, results.part_out + row * kDV + column, r, end_lane % 4);
       }
@@ -126,7 +125,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      factor[r] = results.attn_sink != nullptr && r * 8 < heads_left
+      factor[r] = results.attn_sink != nullptr && first_head + head + r * 8 < a.h_q
                       ? __ldg(results.attn_sink + first_head + head + r * 8)
                       : -infinity();
     }
@@ -138,7 +137,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     }
     const long long row = static_cast<long long>(a.token(item)) * a.h_q + first_head + head;
     bf16* out_row = results.out + row * kDV + column;
-    store_out(o, factor, out_row, heads_left, end_lane % 4);
+    store_out(o, factor, out_row, a.h_q - first_head - head, end_lane % 4);
   }
 }
 
