@@ -50,13 +50,14 @@ class KernelTask:
 
 
 def kernel_tasks(choices: Sequence[Choice], targets: Mapping[str, Arch]) -> list[KernelTask]:
-    """All variants on all cases. targets: by the kernel's name."""
+    """All variants on all cases of the kernels that have a target. targets: by their names."""
     return [
         KernelTask(
             f"{choice.kernel.folder}:{variant}", variant, str(targets[choice.kernel.name]), case,
             kernel_cases.cost_flop(choice.op, case),
         )
         for choice in choices
+        if choice.kernel.name in targets
         for variant in choice.variants
         for case in kernel_cases.cases_of(choice.op)
     ]  # fmt: skip
