@@ -2,7 +2,7 @@
 #pragma once
 
 #include "sparsekit/ptx/special_register.cuh"
-#include "items.cuh"
+#include "sparsekit/sparse_prefill_sm90/items.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
@@ -29,7 +29,7 @@ __device__ __forceinline__ void plan_next(SharedMemory& smem, const Arguments& a
   }
   if (course.left == kAtQ) {
     if (lane == 0) smem.plan[plan] = course.number;
-    course.left = length_of(smem, course.number);
+    course.left = length_of(smem, a, course.number);
     course.column = a.index_row(item);
   } else {
     if (lane == 0) smem.plan[plan] = kTile;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "sparsekit/ptx/global_store.cuh"
-#include "primitives.cuh"
+#include "sparsekit/sparse_prefill_sm90/primitives.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
@@ -37,6 +37,15 @@ __device__ __forceinline__ void store_out(const float (&o)[128], const float (&s
         st_global_v4_b32(out_row + r * 8 * kDV + (4 * j + t) * kPiece, v);
       }
     }
+  }
+}
+
+/// Half r of the rows of O as it is, to its row of a part: 8 bytes a lane.
+__device__ __forceinline__ void store_part(const float (&o)[128], float* row, int r, int t) {
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    *reinterpret_cast<float2*>(row + j * 8 + 2 * t) =
+        make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
   }
 }
 

@@ -16,6 +16,7 @@ enum : int {
   kStoreChunk = SK_STORE_CHUNK,        // P of a tile is stored before this chunk of the next Q K^T
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
+  kPartColumns = SK_PART_COLUMNS,      // of a part of a row; 0: rows are whole
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
@@ -66,6 +67,7 @@ static_assert(kDQk == 512 || kDQk == 576,
 static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
               "the chunks of Q in registers come through a slot of the ring");
 static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
+static_assert(kPartColumns % kBlockK == 0, "a part is whole tiles");
 static_assert(kHalf == 2, "a word of mask for 32 rows");
 
 enum Plan : int { kNone = -2, kTile = -1 };  // else Q, of the item of that number

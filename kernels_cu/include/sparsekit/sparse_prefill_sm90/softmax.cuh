@@ -1,7 +1,7 @@
 // Online softmax of the tiles of a row.
 #pragma once
 
-#include "primitives.cuh"
+#include "sparsekit/sparse_prefill_sm90/primitives.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 

@@ -3,7 +3,7 @@
 
 #include "sparsekit/anew.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
-#include "primitives.cuh"
+#include "sparsekit/sparse_prefill_sm90/primitives.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
@@ -21,14 +21,46 @@ struct Arguments {
   long long indices_row_stride_elems;
   int s_q, h_q, s_kv, topk;
 
-  __device__ __forceinline__ int head_blocks() const { return anew((h_q + kHeads - 1) / kHeads); }
-  __device__ __forceinline__ int items() const { return s_q * head_blocks(); }
-  __device__ __forceinline__ int token(int item) const { return item / head_blocks(); }
-  __device__ __forceinline__ int first_head(int item) const {
-    return item % head_blocks() * kHeads;
+  /// A row is cut at fixed columns into parts, or not at all.
+  __device__ __forceinline__ int parts() const {
+    return kPartColumns ? anew(max((topk + kPartColumns - 1) / kPartColumns, 1)) : 1;
   }
-  __device__ __forceinline__ const int* index_row(int item) const {
+  __device__ __forceinline__ int head_blocks() const { return anew((h_q + kHeads - 1) / kHeads); }
+  __device__ __forceinline__ int items() const { return s_q * head_blocks() * parts(); }
+  __device__ __forceinline__ int part(int item) const { return kPartColumns ? item % parts() : 0; }
+  __device__ __forceinline__ int token(int item) const { return item / parts() / head_blocks(); }
+  __device__ __forceinline__ int first_head(int item) const {
+    return item / parts() % head_blocks() * kHeads;
+  }
+  /// The indices of the token.
+  __device__ __forceinline__ const int* token_row(int item) const {
     return indices + token(item) * indices_row_stride_elems;
+  }
+  /// Those from the item's part on.
+  __device__ __forceinline__ const int* index_row(int item) const {
+    return token_row(item) + part(item) * kPartColumns;
+  }
+};
+
+/// Where a thread stands, and how many items there are: known before the roles part.
+struct Place {
+  int warpgroup, thread, warp, lane;  // thread and warp: of the warpgroup
+  int g, t;                           // quad of the lane, and lane of the quad
+  int items;
+};
+
+/// Where results go. Of a part: O and what its softmax ended in, by token, head and part.
+struct Results {
+  bf16* out;
+  float* max_logits;
+  float* lse;
+  const float* attn_sink;  // null: no sink
+  float* part_out;
+  float4* part_end;
+
+  /// The row of a head of an item, in part_end; times kDV, in part_out.
+  __device__ __forceinline__ long long part_row(const Arguments& a, int item, int head) const {
+    return (static_cast<long long>(a.token(item)) * a.h_q + head) * a.parts() + a.part(item);
   }
 };
 
@@ -61,14 +93,18 @@ __device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments&
   if (a.topk_length != nullptr) {
     end = min(max(__ldg(a.topk_length + a.token(item)), 0), a.topk);
   } else if (kDeriveLength) {
-    end = scan_share(a, a.index_row(item), warp, lane);
+    end = scan_share(a, a.token_row(item), warp, lane);
   }
   if (lane == 0) reinterpret_cast<int*>(&smem.end[number % kLengthSlots])[warp] = end;
 }
 
-__device__ __forceinline__ int length_of(const SharedMemory& smem, int number) {
+/// Of item `number` of this block: the columns of its part that may be listed.
+__device__ __forceinline__ int length_of(const SharedMemory& smem, const Arguments& a, int number) {
   const int4 x = smem.end[number % kLengthSlots][0], y = smem.end[number % kLengthSlots][1];
-  return uniform(max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w))));
+  const int end = max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w)));
+  if (!kPartColumns) return uniform(end);
+  const int left = end - a.part(item_of(number)) * kPartColumns;
+  return uniform(min(max(left, 0), static_cast<int>(kPartColumns)));
 }
 
 /// An empty row has one tile, all masked.

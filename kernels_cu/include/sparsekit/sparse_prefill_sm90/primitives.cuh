@@ -6,7 +6,7 @@
 #include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/ptx/mbarrier.cuh"
 #include "sparsekit/softmax.cuh"
-#include "shape.cuh"
+#include "sparsekit/sparse_prefill_sm90/shape.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 

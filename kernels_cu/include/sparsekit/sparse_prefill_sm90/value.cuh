@@ -1,0 +1,144 @@
+// The value warpgroups: O += P V, and the gather of everything.
+#pragma once
+
+#include "sparsekit/ptx/barrier.cuh"
+#include "sparsekit/ptx/setmaxnreg.cuh"
+#include "sparsekit/ptx/wgmma.cuh"
+#include "sparsekit/sparse_prefill_sm90/gather.cuh"
+#include "sparsekit/sparse_prefill_sm90/out.cuh"
+#include "sparsekit/sparse_prefill_sm90/softmax.cuh"
+
+namespace sparsekit::sparse_prefill_sm90 {
+
+/// All tiles of all items of this block for half of the columns.
+__device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Arguments& a,
+                                                const Results& results, const Place& place) {
+  const int thread = place.thread, warp = place.warp, lane = place.lane, g = place.g;
+  const int items = place.items;
+  setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
+  const int group = place.warpgroup - 1, value_warp = group * kGroupWarps + warp;
+  Gather gather = {smem, a, group, thread / kPiece, thread % kPiece};
+  int index[kHalf] = {};  // of the warp that plans
+  const bool plans = value_warp == 0;
+#pragma unroll 1
+  for (int i = 0; i < kAhead; ++i) {
+    find_length(smem, a, i, value_warp, lane);
+  }
+  bar_sync(kValueGroup, kValueThreads);
+  if (plans) {
+#pragma unroll 1
+    for (int i = 0; i < kPlans; ++i) plan_next(smem, a, i, lane, index);
+  }
+  bar_sync(kValueGroup, kValueThreads);
+  unsigned first[kRowSteps] = {};
+  gather.load(0, first, 0);  // Q of item 0
+  gather.read_rows(first, 1, 0);
+  gather.load(kTile, first, 1);
+  gather.load_q_chunks(blockIdx.x);
+  gather.load_rope(1);
+  gather.load(2, 2);
+
+  int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
+  int p_parity = 0, s_parity = 0;
+  const auto wait_s_done = [&] {
+    wait(smem.s_done, s_parity);
+    s_parity ^= 1;
+  };
+  const auto advance = [&] {
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+    plan = (plan + 1) % kPlans;
+  };
+#pragma unroll 1
+  for (int number = 0; item_of(number) < items; ++number) {
+    int tiles = tiles_of(length_of(smem, a, number));  // to come
+    // Once Q stands in registers its slot is free.
+    if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
+    bar_sync(kValueGroup, kValueThreads);
+    if (kHasRope && tiles > 1) {
+      wait_s_done();
+      gather.load_rope((plan + 2) % kPlans);
+    }
+    wait(smem.q_read[number % kQReads], number / kQReads & 1);
+    gather.load((plan + 3) % kPlans, slot);
+    advance();
+    float o[128];
+#pragma unroll
+    for (int e = 0; e < 128; ++e) o[e] = 0.0f;
+
+#pragma unroll 1
+    for (; tiles > 0; --tiles) {
+      wait(smem.p_full, p_parity);
+      p_parity ^= 1;
+      // Read ahead of P V, under which shared memory is slow.
+      const int rope_what = smem.plan[(plan + 2) % kPlans];
+      unsigned rope_row[kRopeRowSteps];
+      gather.read_rows(rope_row, (plan + 2) % kPlans, group * kRopeRowSteps);
+      const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
+      // A factor of exactly 1 changes no bit.
+      if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+        for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
+      }
+      if (kGate && tiles > 1) wait_s_done();
+      // No proxy fence: the score warpgroup's, between the copies and p_full, serves P and V.
+      const unsigned long long p_desc =
+          matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
+      const unsigned long long v_desc = matrix_descriptor_128b(
+          shared_address(&smem.ring[slot][group * kGroupChunks][0][0]), kChunkBytes, kAtomBytes);
+      wgmma_fence_sync_aligned();
+#pragma unroll
+      for (int k = 0; k < kBlockK / kMmaK; ++k) {
+        wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
+            o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
+      }
+      wgmma_commit_group_sync_aligned();
+      if (!kGate && tiles > 1) wait_s_done();
+      gather.load_rope(rope_what, rope_row);
+      if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
+      if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(item_of(number + 1));
+      // Once an item, and not at its end if it can be helped.
+      if (tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1)) {
+        find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp);
+      }
+      const int what = smem.plan[(plan + 3) % kPlans];
+      unsigned row[kRowSteps];
+      gather.read_rows(row, (plan + 3) % kPlans, 0);
+      wgmma_wait_group_sync_aligned<0>();
+      arrive(smem.p_free);
+      gather.load(what, row, slot);
+      advance();
+    }
+
+    const int item = item_of(number);
+    const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
+    const int head = warp * kMmaK + end_lane / 4, first_head = a.first_head(item);
+    const int column = group * (kDV / kValueGroups);
+    if (kPartColumns) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (first_head + head + r * 8 >= a.h_q) break;
+        const long long row = results.part_row(a, item, first_head + head + r * 8);
+        store_part(o, results.part_out + row * kDV + column, r, end_lane % 4);
+      }
+      continue;
+    }
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      factor[r] = results.attn_sink != nullptr && first_head + head + r * 8 < a.h_q
+                      ? __ldg(results.attn_sink + first_head + head + r * 8)
+                      : -infinity();
+    }
+    wait(smem.end_full[number % 2], number / 2 & 1);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float2 end = smem.end_of_row[number % 2][head + r * 8];
+      factor[r] = end.y == 0.0f ? 0.0f : output_scale(end.x, end.y, factor[r]);
+    }
+    const long long row = static_cast<long long>(a.token(item)) * a.h_q + first_head + head;
+    bf16* out_row = results.out + row * kDV + column;
+    store_out(o, factor, out_row, a.h_q - first_head - head, end_lane % 4);
+  }
+}
+
+}  // namespace sparsekit::sparse_prefill_sm90

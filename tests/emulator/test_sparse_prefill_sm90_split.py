@@ -1,0 +1,31 @@
+"""The Hopper kernel that cuts rows into parts: more parts than one, some of them empty."""
+
+from __future__ import annotations
+
+import pytest
+from own_kernel import OwnKernel
+from prefill_kernels import CASES, EAGER, LAZY, make_case, right_and_clean
+
+HEADS = 20  # the rest of a block's 64 are without any
+VARIANTS = ("split", "split128")
+
+
+@pytest.fixture(scope="session")
+def kernel(tmp_path_factory):
+    store = tmp_path_factory.mktemp("sm90-split-store")
+    name = "cu/sparse_prefill_sm90_split"
+    return {v: OwnKernel(f"{name}:{v}", "sm_90a", store) for v in VARIANTS}
+
+
+def test_right_and_clean_in_parts(kernel):
+    """7 tokens of 520 columns in five parts: rows that end in any of them."""
+    right_and_clean(kernel["split128"], make_case(kernel["split128"], "mixed", HEADS, 576), [LAZY])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d_qk", [576, 512])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_right_and_clean_in_every_case(kernel, variant, name, d_qk):
+    case = make_case(kernel[variant], name, HEADS, d_qk)
+    right_and_clean(kernel[variant], case, [LAZY, EAGER])
