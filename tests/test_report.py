@@ -179,6 +179,29 @@ EMULATOR = {
 }  # fmt: skip
 
 
+ROWS = {
+    "schema": 1, "kind": "prefill-rows", "environment": TOLD, "rounds": 60, "matmul_ms": 1.5,
+    "scale_of_columns": 0.936,
+    "rows": [
+        {"name": "h64", "kernel": "k", "ms": 1.9512, "tflops": 551.4, "flashmla_ms": 2.21,
+         "reach_ms": 2.05, "aim_ms": 1.8},
+        {"name": "h8", "kernel": "few", "ms": 1.25, "tflops": 70.0, "flashmla_ms": None,
+         "reach_ms": 1.55, "aim_ms": None},
+    ],
+}  # fmt: skip
+TRIED = {
+    "schema": 1, "kind": "prefill-tried", "environment": TOLD,
+    "designs": [
+        {"name": "stream", "rows": {
+            "matmul": {"ms": 1.6},
+            "h64": {"skip": {"ms": 2.0, "cycles_a_tile": 3000},
+                    "old": {"ms": 1.95, "cycles_a_tile": 2900},
+                    "other": {"ms": 9.0, "cycles_a_tile": 9000}},
+        }},
+    ],
+}  # fmt: skip
+
+
 def section_of(data, name, folder, run_cli) -> tuple[list[list[str]], str]:
     """(the rows of the section's table, all of its text)."""
     (folder / "file.json").write_text(json.dumps(data))
@@ -213,6 +236,23 @@ def test_a_comparison_with_the_emulator_is_shown(tmp_path, run_cli):
     ]
     assert "Tasks: 8 of 9 done; cases skipped: 3; instances that did not run: k:v d576." in text
     assert "Failed: k:w; mma.sync.y; cvt.x." in text
+
+
+def test_rows_of_a_kernel_are_shown_beside_what_was_asked_for(tmp_path, run_cli):
+    rows, text = section_of(ROWS, "rows", tmp_path, run_cli)
+    assert "Rows on NVIDIA H200" in text
+    assert rows == [
+        ["h64", "k", "1.951", "551", "2.210", "2.050", "1.800"],
+        ["h8", "few", "1.250", "70", "–", "1.550", "–"],
+    ]
+    assert "60 interleaved rounds" in text
+    assert "took 1.500 ms" in text
+    assert "1.603 ms times 0.936" in text
+
+
+def test_what_was_tried_is_shown_beside_the_kernel_before(tmp_path, run_cli):
+    rows, _ = section_of(TRIED, "tried", tmp_path, run_cli)
+    assert rows == [["stream", "h64", "2.000", "1.950", "3000", "2900"]]
 
 
 def test_both_are_on_the_page_and_in_marked_tables(tmp_path, run_cli):

@@ -9,7 +9,8 @@ _MOST_POOL_BYTES = 16 * (2**32 - 1)
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
     "GATE": 1,
-    "STORE_CHUNK": 5,
+    "STORE_CHUNK": 4,
+    "ANNOUNCE_CHUNK": 6,
     "ARRIVING_LANES": 1,
     "SINGLE_FENCE": 0,
     "PART_COLUMNS": 0,
@@ -18,8 +19,9 @@ _BASE = {
     "VALUE_REGISTERS": 160,
     "PROXY_FENCE": 1,
     "SOFTMAX": 1,
+    "EARLY_WEIGHTS": 8,
 }
-_WHERE = (Override({"Q_REGISTER_CHUNKS": 6}, instance={"d_qk": 512}),)
+_WHERE = (Override({"Q_REGISTER_CHUNKS": 6, "GATE": 0}, instance={"d_qk": 512}),)
 
 ENTRY = Entry(
     "sparse_prefill_sm90_fwd",

@@ -11,7 +11,7 @@ _BASE = {
     "P_BUFFERS": 2,
     "VALUE_GROUPS": 2,
     "SCORE_CHAINS": 2,
-    "LOOK_AHEAD": 1,
+    "LOOK_AHEAD": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 120,
     "VALUE_REGISTERS": 120,

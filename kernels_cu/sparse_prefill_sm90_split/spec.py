@@ -10,7 +10,8 @@ _BASE = {
     "SKIP": 1,
     "Q_REGISTER_CHUNKS": 7,
     "GATE": 1,
-    "STORE_CHUNK": 5,
+    "STORE_CHUNK": 4,
+    "ANNOUNCE_CHUNK": 6,
     "ARRIVING_LANES": 1,
     "SINGLE_FENCE": 0,
     "L2_PREFETCH_BYTES": 256,
@@ -18,8 +19,9 @@ _BASE = {
     "VALUE_REGISTERS": 160,
     "PROXY_FENCE": 1,
     "SOFTMAX": 1,
+    "EARLY_WEIGHTS": 8,
 }
-_WHERE = (Override({"Q_REGISTER_CHUNKS": 6}, instance={"d_qk": 512}),)
+_WHERE = (Override({"Q_REGISTER_CHUNKS": 6, "GATE": 0}, instance={"d_qk": 512}),)
 
 SPLIT = Entry(
     "sparse_prefill_sm90_split",

@@ -1,4 +1,4 @@
-"""What the tests of `tests/gpu` found: whether `bench` can be believed, and the emulator."""
+"""What the scripts of `tests/gpu` found: whether `bench` can be believed, the emulator, rows."""
 
 from __future__ import annotations
 
@@ -43,6 +43,59 @@ def emulator(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
         parts.append(Table(f"Emulator against {other}", columns, rows, frozenset(columns[2:])))
         parts.append(Lines(tuple(_said(file.data))))
     return parts
+
+
+def rows(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
+    """Rows of a prefill kernel beside its peer and what was asked for, all in ms: a line each."""
+    parts: list[Table | Lines] = []
+    columns = ("row", "kernel", "ms", "TFLOP/s", "FlashMLA", "reach", "aim")
+    for file in of_kind(stored, "prefill-rows"):
+        data = file.data
+        lines = [
+            (
+                r["name"], r["kernel"], f"{r['ms']:.3f}", f"{r['tflops']:.0f}",
+                *(_ms(r[f"{which}_ms"]) for which in ("flashmla", "reach", "aim")),
+            )
+            for r in data["rows"]
+        ]  # fmt: skip
+        title = f"Rows on {file.environment.get('gpu')}"
+        parts.append(Table(title, columns, lines, frozenset(columns[2:])))
+        parts.append(
+            Lines(
+                (
+                    f"Medians of {data['rounds']} interleaved rounds; the bf16 matmul of 8192^3 "
+                    f"among them took {data['matmul_ms']:.3f} ms, so the three columns on the "
+                    f"right are those measured beside one of 1.603 ms times "
+                    f"{data['scale_of_columns']:.3f}.",
+                )
+            )
+        )
+    return parts
+
+
+def tried(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
+    """Designs of a prefill kernel against the one before: times and cycles a tile, a line each."""
+    columns = ("design", "row", "ms", "before", "cycles a tile", "before, cycles")
+    return [
+        Table("Tried", columns, lines, frozenset(columns[2:]))
+        for file in of_kind(stored, "prefill-tried")
+        if (lines := list(_designs(file.data)))
+    ]
+
+
+def _designs(data: Mapping[str, Any]) -> Iterator[Row]:
+    for design in data["designs"]:
+        for name, subjects in design["rows"].items():
+            if "skip" in subjects:
+                new, old = subjects["skip"], subjects["old"]
+                yield (
+                    design["name"], name, f"{new['ms']:.3f}", f"{old['ms']:.3f}",
+                    new["cycles_a_tile"], old["cycles_a_tile"],
+                )  # fmt: skip
+
+
+def _ms(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
 
 
 def _kernels(data: Mapping[str, Any]) -> Iterator[Row]:

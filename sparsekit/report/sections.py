@@ -11,7 +11,7 @@ from sparsekit.model.bench import BenchResult
 from sparsekit.model.results import FLOAT64
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
-from sparsekit.report.on_gpu import control, emulator
+from sparsekit.report.on_gpu import control, emulator, rows, tried
 from sparsekit.report.profile import profile_parts
 from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, profile_results
 from sparsekit.report.units import format_time, widths_text
@@ -188,12 +188,12 @@ def _made(file: Stored) -> tuple[Cell, ...]:
 
 SECTIONS: dict[str, Callable[[Sequence[Stored], Wanted], list[Part]]] = {
     "machine": machine, "resources": resources, "checks": checks, "sanitizer": sanitizer,
-    "emulator": emulator, "control": control, "overview": overview, "times": times,
-    "rates": rates, "conditions": conditions, "profile": profile, "footer": footer,
+    "emulator": emulator, "control": control, "rows": rows, "tried": tried, "overview": overview,
+    "times": times, "rates": rates, "conditions": conditions, "profile": profile, "footer": footer,
 }  # fmt: skip
 # What a page for a pull request shows, in order; the last ones go first when it is too long.
 PAGE = (
-    "resources", "checks", "sanitizer", "emulator", "control", "times", "profile", "rates",
+    "resources", "checks", "sanitizer", "emulator", "control", "rows", "times", "profile", "rates",
     "conditions", "footer",
 )  # fmt: skip
 _EXPENDABLE = ("conditions", "rates")

@@ -16,6 +16,7 @@ from sparsekit.model.profile import ProfileResult
 
 KINDS = (
     "bench", "verify", "inspect", "profile", "run", "sanitizer", "control", "against-emulator",
+    "prefill-rows", "prefill-tried",
 )  # fmt: skip
 SCHEMA = 1
 Result = TypeVar("Result", BenchResult, ProfileResult)

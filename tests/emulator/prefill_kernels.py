@@ -22,8 +22,10 @@ CASES = {
     "short": ({"s_q": 3, "s_kv": 100, "topk": 90}, {"indices": "mixed", "scale": 0.5}),
     # The second of three items of a block has two tiles, so that Q of the third comes early.
     "two tiles": ({"s_q": 5, "s_kv": 100, "topk": 70}, {"indices": "mixed", "scale": 0.5}),
+    # A block has five items and more, and the scan of each has indices in all its lanes.
+    "many": ({"s_q": 11, "s_kv": 200, "topk": 130}, {"indices": "mixed", "scale": 0.5}),
     "length": (
-        {"s_q": 7, "s_kv": 300, "topk": 130},
+        {"s_q": 11, "s_kv": 300, "topk": 130},
         {**_MIXED, "topk_length": "hostile", "scale": -0.7},
     ),
     "not finite": ({"s_q": 3, "s_kv": 150, "topk": 70}, {"indices": "interior", "values": "inf"}),

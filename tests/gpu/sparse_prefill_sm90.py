@@ -6,13 +6,15 @@ Steps, each with its own limit, so that a hang costs little: `verify` and `verif
 smoke cases, skip against noskip on rows of the table, the times, the structural alternatives of
 ALTERNATIVES on some rows, then compute-sanitizer. `--quick` leaves the sanitizers out, `--rows`
 chooses rows by a pattern. Times: the card is warm, then rounds that interleave every row, a bf16
-matmul of 8192^3 and a copy of 4 GiB, shuffled; L2 is overwritten before each sample; medians.
+matmul of 8192^3 and a copy of 4 GiB, shuffled; L2 is overwritten before each sample; the kernels
+are replayed from graphs, so that no call of Python is in a sample; medians.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import json
 import random
 import re
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,27 +37,33 @@ from sparsekit.runtime.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = "sparse_prefill_sm90"
+FEW, MOST_FEW_HEADS = "sparse_prefill_sm90_few", 32  # what calls of few heads are run by
 WARM_S, ROUNDS = 20.0, 60
 ALTERNATIVE_ROUNDS = 25
 MATMUL_SIZE, COPY_BYTES, FLUSH_BYTES = 8192, 4 << 30, 256 << 20
 EXPECTED_MATMUL_MS, MATMUL_TOLERANCE = 1.603, 0.02
 D_V = 512
+OUTPUTS = ("out", "max_logits", "lse")
 VERIFY_LIMIT_S, SANITIZE_LIMIT_S = 150, 200
 
 # Constants that replace the spec's, by name; each is built and timed beside it.
 ALTERNATIVES: dict[str, dict[str, int]] = {
+    "gated": {"GATE": 1},
     "ungated": {"GATE": 0},
-    "store_3": {"STORE_CHUNK": 3},
-    "store_4": {"STORE_CHUNK": 4},
-    "store_6": {"STORE_CHUNK": 6},
-    "store_7": {"STORE_CHUNK": 7},
-    "store_8": {"STORE_CHUNK": 8},
+    "store_2": {"STORE_CHUNK": 2, "ANNOUNCE_CHUNK": 4},
+    "store_3": {"STORE_CHUNK": 3, "ANNOUNCE_CHUNK": 5},
+    "store_5": {"STORE_CHUNK": 5},
+    "announce_5": {"ANNOUNCE_CHUNK": 5},
+    "announce_7": {"ANNOUNCE_CHUNK": 7},
+    "early_16": {"EARLY_WEIGHTS": 16},
+    "late_weights": {"EARLY_WEIGHTS": 0},
     "single_fence": {"SINGLE_FENCE": 1},
     "all_lanes_arrive": {"ARRIVING_LANES": 32},
     "l2_128b": {"L2_PREFETCH_BYTES": 128},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
     "no_softmax": {"SOFTMAX": 0},  # wrong results: the ceiling of this structure
 }
+SAME_BITS_ROWS = ("v32_kv8192", "h64_k512", "seed1_full", "seed1_ramp", "h16_d576")
 ALTERNATIVE_ROWS = (
     "v32_kv8192",
     "v32_kv131072",
@@ -63,6 +72,15 @@ ALTERNATIVE_ROWS = (
     "seed1_full",
     "seed1_ramp",
 )
+
+
+BUT = """
+def _but(constants):
+    return tuple(
+        Override({**o.constants, **constants}, o.capabilities, o.instance) for o in _WHERE
+    )
+
+"""
 
 
 @dataclass(frozen=True)
@@ -168,6 +186,7 @@ class Subjects:
 
     def __init__(self) -> None:
         self.calls: dict[str, Any] = {}
+        self.kept: list[Any] = []  # what graphs read and write
         left = torch.randn((MATMUL_SIZE,) * 2, device="cuda", dtype=torch.bfloat16)
         right, product = torch.randn_like(left), torch.empty_like(left)
         source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda").random_(0, 256)
@@ -216,22 +235,21 @@ def alternatives_folder(folder: Path, alternatives: dict[str, dict[str, int]]) -
     shutil.copytree(ROOT / "kernels_cu" / KERNEL, copy)
     spec = (copy / "spec.py").read_text()
     variants = "".join(
-        f'Variant({n!r}, {{"SKIP": 1, **_BASE, **{c!r}}}, overrides=_WHERE),\n'
+        f'Variant({n!r}, {{"SKIP": 1, **_BASE, **{c!r}}}, overrides=_but({c!r})),\n'
         for n, c in alternatives.items()
     )
     found = re.search(r"variants=\((.*?)\n    \),\n    instances", spec, re.DOTALL)
     assert found is not None
-    (copy / "spec.py").write_text(
-        spec[: found.start()] + f"variants=({variants}),\n    instances" + spec[found.end() :]
-    )
+    spec = spec[: found.start()] + f"variants=({variants}),\n    instances" + spec[found.end() :]
+    (copy / "spec.py").write_text(spec.replace("\nENTRY =", BUT + "\nENTRY =", 1))
     return copy
 
 
 def same_bits(inputs: Inputs, rows: list[Row]) -> list[dict[str, Any]]:
     """skip against noskip, and skip against itself, on whole rows of the table."""
-    skip, noskip = (sparsekit.load(f"cu/{KERNEL}:{v}") for v in ("skip", "noskip"))
     results = []
     for row in rows:
+        skip, noskip = skip_and_noskip(row).values()
         arguments = inputs.of(row)
         first, other, again = skip(**arguments), noskip(**arguments), skip(**arguments)
         torch.cuda.synchronize()
@@ -245,25 +263,47 @@ def same_bits(inputs: Inputs, rows: list[Row]) -> list[dict[str, Any]]:
     return results
 
 
+Operators = Callable[[Row], dict[str, Any]]
+
+
+@functools.cache
+def loaded(reference: str) -> Any:
+    return sparsekit.load(reference)
+
+
+def skip_and_noskip(row: Row) -> dict[str, Any]:
+    """Of the kernel that a call of the op takes."""
+    few = row.h_q <= MOST_FEW_HEADS
+    kernel, heads = (FEW, f"_heads{row.h_q}") if few else (KERNEL, "")
+    return {v: loaded(f"cu/{kernel}:{v}{heads}") for v in ("skip", "noskip")}
+
+
 def times(
-    subjects: Subjects, rows: list[Row], variants: dict[str, Any], inputs: Inputs, count: int,
+    subjects: Subjects, rows: list[Row], operators: Operators, inputs: Inputs, count: int,
     warm_s: float,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Samples by `row` or `row variant`, and of the matmul and the copy."""
+    """Samples by `row variant`, and of the matmul and the copy. operators: of a row, by variant."""
     names = ["matmul", "copy"]
     for row in rows:
         arguments = inputs.of(row)
-        for variant, operator in variants.items():
+        for variant, operator in operators(row).items():
+            outputs = dict(zip(OUTPUTS, operator(**arguments), strict=True))
+            arguments |= outputs  # one set for all
+            operator.prepare(**arguments)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                operator(**arguments)
             name = f"{row.name} {variant}"
-            subjects.calls[name] = lambda o=operator, a=arguments: o(**a)
-            subjects.calls[name]()
+            subjects.calls[name] = graph.replay
             names.append(name)
+        subjects.kept.append(arguments)
     torch.cuda.synchronize()
     subjects.warm(names[2:], warm_s)
     subjects.rounds(names, 3)
     samples = subjects.rounds(names, count)
     for name in names[2:]:
         del subjects.calls[name]
+    subjects.kept.clear()
     return samples
 
 
@@ -276,7 +316,8 @@ def table(rows: list[Row], samples: dict[str, list[float]], scale: float) -> lis
         ms = statistics.median(samples[f"{row.name} skip"])
         result = {
             "name": row.name, "s_q": row.s_q, "s_kv": row.s_kv, "h_q": row.h_q, "d_qk": row.d_qk,
-            "topk": row.topk, "ms": ms, "flashmla_ms": scaled(row.flashmla_ms),
+            "topk": row.topk, "kernel": FEW if row.h_q <= MOST_FEW_HEADS else KERNEL,
+            "ms": ms, "flashmla_ms": scaled(row.flashmla_ms),
             "reach_ms": scaled(row.reach_ms), "aim_ms": scaled(row.aim_ms),
             "noskip_ms": statistics.median(samples[f"{row.name} noskip"]),
             "tflops": row.flop() / ms / 1e9,
@@ -317,7 +358,9 @@ def main() -> None:
     asked = parser.parse_args()
     rows = [r for r in ROWS if fnmatch.fnmatch(r.name, asked.rows)]
     told = environment(gpu_of("cuda")[1])
-    data: dict[str, Any] = {"schema": 1, "environment": told, "checks": []}
+    data: dict[str, Any] = {
+        "schema": 1, "kind": "prefill-rows", "environment": told, "checks": [],
+    }  # fmt: skip
 
     def save() -> None:
         asked.output.write_text(json.dumps(data, indent=1) + "\n")
@@ -335,13 +378,10 @@ def main() -> None:
 
     inputs = Inputs()
     by_name = {r.name: r for r in ROWS}
-    data["bits"] = same_bits(
-        inputs, [by_name[n] for n in ("v32_kv8192", "h64_k512", "seed1_full", "seed1_ramp")]
-    )
+    data["bits"] = same_bits(inputs, [by_name[n] for n in SAME_BITS_ROWS])
     save()
     subjects = Subjects()
-    variants = {v: sparsekit.load(f"cu/{KERNEL}:{v}") for v in ("skip", "noskip")}
-    samples = times(subjects, rows, variants, inputs, ROUNDS, WARM_S)
+    samples = times(subjects, rows, skip_and_noskip, inputs, ROUNDS, WARM_S)
     matmul_ms = statistics.median(samples["matmul"])
     ratio = matmul_ms / EXPECTED_MATMUL_MS
     scale = ratio if abs(ratio - 1) > MATMUL_TOLERANCE else 1.0
@@ -359,8 +399,9 @@ def main() -> None:
         other = {n: sparsekit.load(f"{name}:{n}", kernels=kernels) for n in ALTERNATIVES}
         chosen = [r for r in rows if r.name in ALTERNATIVE_ROWS]
         samples = times(
-            subjects, chosen, {"skip": variants["skip"], **other}, inputs, ALTERNATIVE_ROUNDS, 2.0
-        )
+            subjects, chosen, lambda row: {"skip": skip_and_noskip(row)["skip"], **other}, inputs,
+            ALTERNATIVE_ROUNDS, 2.0,
+        )  # fmt: skip
     data["alternatives"] = {n: statistics.median(s) for n, s in samples.items()}
     for subject, ms in data["alternatives"].items():
         print(f"{subject:40} {ms:.4f} ms", flush=True)

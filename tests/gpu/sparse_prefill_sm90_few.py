@@ -51,7 +51,7 @@ ALTERNATIVES: dict[str, Constants] = {
     "no_products": {"MULTIPLY": 0},  # wrong results: the gather's ceiling
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
     "chains_1": {"SCORE_CHAINS": 1},
-    "no_look_ahead": {"LOOK_AHEAD": 0},
+    "look_ahead": {"LOOK_AHEAD": 1},
     "value_groups_1": {
         "VALUE_GROUPS": 1, "SCORE_REGISTERS": 128, "VALUE_REGISTERS": 168, "GATHER_REGISTERS": 88,
         "PLAN_REGISTERS": 96,

@@ -28,7 +28,10 @@ __device__ __forceinline__ void plan_next(SharedMemory& smem, const Arguments& a
     return;
   }
   if (course.left == kAtQ) {
-    if (lane == 0) smem.plan[plan] = course.number;
+    if (lane == 0) {
+      smem.plan[plan] = course.number;
+      smem.item[course.number % kLengthSlots] = {a.token(item), a.first_head(item)};
+    }
     course.left = length_of(smem, a, course.number);
     course.column = a.index_row(item);
   } else {
@@ -61,8 +64,8 @@ struct Gather {
 
   /// The same, of this thread read anew: what hangs on it is not kept, where it would crowd out O.
   __device__ __forceinline__ Gather here() const {
-    const int thread = tid_x() % kGroup;
-    return {smem, a, group, thread / kPiece, thread % kPiece};
+    const unsigned thread = tid_x() % static_cast<unsigned>(kGroup);
+    return {smem, a, group, static_cast<int>(thread / kPiece), static_cast<int>(thread % kPiece)};
   }
 
   /// kChunks chunks of row r * 16 + line, from src.
@@ -98,13 +101,14 @@ struct Gather {
     }
   }
 
-  /// Chunks of heads of an item, from `column` of Q.
+  /// Chunks of heads of item `number`, from `column` of Q.
   template <int kChunks>
-  __device__ __forceinline__ void copy_q(unsigned chunks, int item, int column, int first_step,
+  __device__ __forceinline__ void copy_q(unsigned chunks, int number, int column, int first_step,
                                          int steps) const {
-    const int first = a.first_head(item);
-    const bf16* src = a.q + a.token(item) * a.q_token_stride_elems +
-                      first * a.q_head_stride_elems + column + piece * kPiece;
+    const Item item = smem.item[number % kLengthSlots];
+    const int first = item.first_head;
+    const bf16* src = a.q + item.token * a.q_token_stride_elems + first * a.q_head_stride_elems +
+                      column + piece * kPiece;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
       const int r = first_step + s, head = r * kGatherRows + line;
@@ -121,7 +125,7 @@ struct Gather {
     if (what == kTile) {
       copy_tile<kGroupChunks>(chunks, column, row, 0);
     } else {
-      copy_q<kGroupChunks>(chunks, item_of(what), column, 0, kRowSteps);
+      copy_q<kGroupChunks>(chunks, what, column, 0, kRowSteps);
     }
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
     __syncwarp();
@@ -150,8 +154,8 @@ struct Gather {
   }
 
   /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
-  __device__ __forceinline__ void load_q_chunks(int item) {
-    here().copy_q<kQSharedChunks>(shared_address(&smem.q), item, kQRegChunks * kChunk,
+  __device__ __forceinline__ void load_q_chunks(int number) {
+    here().copy_q<kQSharedChunks>(shared_address(&smem.q), number, kQRegChunks * kChunk,
                            group * kRopeRowSteps, kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
   }

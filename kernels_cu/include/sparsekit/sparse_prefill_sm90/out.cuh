@@ -2,41 +2,46 @@
 #pragma once
 
 #include "sparsekit/ptx/global_store.cuh"
+#include "sparsekit/ptx/shared_load.cuh"
+#include "sparsekit/ptx/warp_matrix.cuh"
 #include "sparsekit/sparse_prefill_sm90/primitives.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
-/// O, scaled, to out. A lane of a quad holds a quarter of 8 columns; over the quad four of these
-/// pieces are transposed, so that each lane stores one.
+/// O of a warp's 16 heads, scaled, to the rows of out from `out_row` on, by way of `shared`: 8 KB
+/// that the warp has for itself. Heads from heads_left on are none.
+///
+/// There a head has 512 bytes, of which piece j lies at piece (j + head) % 32, so that eight heads
+/// meet in no bank; a warp stores a head at once.
 __device__ __forceinline__ void store_out(const float (&o)[128], const float (&scale)[2],
-                                          bf16* out_row, int heads_left, int t) {
+                                          unsigned shared, bf16* out_row, int heads_left,
+                                          int lane) {
+  constexpr int kPieces = kDV / kValueGroups / kPiece;
+  const int matrix_row = lane % 16;
+  const unsigned row_shared = shared + matrix_row * kPieces * kPieceBytes;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < kPieces; j += 2) {
+    unsigned part[4];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      unsigned v[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
-        const int e = (4 * j + k) * 4 + 2 * r;
-        v[k] = cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f),
-                                 __fmaf_rn(o[e], scale[r], 0.0f));
-      }
-      // Transposed over the quad: v[k] of lane t becomes v[t] of lane k.
-#pragma unroll
-      for (int k = 0; k < 4; k += 2) {
-        const unsigned got = __shfl_xor_sync(0xffffffff, t & 1 ? v[k] : v[k + 1], 1);
-        (t & 1 ? v[k] : v[k + 1]) = got;
-      }
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const unsigned got = __shfl_xor_sync(0xffffffff, t & 2 ? v[k] : v[k + 2], 2);
-        (t & 2 ? v[k] : v[k + 2]) = got;
-      }
-      if (r * 8 < heads_left) {
-        st_global_v4_b32(out_row + r * 8 * kDV + (4 * j + t) * kPiece, v);
-      }
+    for (int m = 0; m < 4; ++m) {
+      // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
+      const int e = 4 * j + 2 * m, r = m % 2;
+      part[m] = cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f),
+                                  __fmaf_rn(o[e], scale[r], 0.0f));
     }
+    const int piece = (j + lane / 16 + matrix_row) % kPieces;
+    stmatrix_sync_aligned_m8n8_x4_shared_b16(row_shared + piece * kPieceBytes, part);
+  }
+  __syncwarp();
+  unsigned row[kMmaK][4];
+#pragma unroll
+  for (int r = 0; r < kMmaK; ++r) {
+    ld_shared_v4_b32(row[r],
+                     shared + r * kPieces * kPieceBytes + (lane + r) % kPieces * kPieceBytes);
+  }
+#pragma unroll
+  for (int r = 0; r < kMmaK; ++r) {
+    if (r < heads_left) st_global_v4_b32(out_row + r * kDV + lane * kPiece, row[r]);
   }
 }
 

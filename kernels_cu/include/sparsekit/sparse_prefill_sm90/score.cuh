@@ -26,21 +26,27 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
   unsigned p[16] = {};
   Softmax rows;
 
-  // P and alpha of a tile to the value warpgroups.
-  const auto store_p = [&] {
+  // P and alpha of a tile to the value warpgroups: written, and when that is done, announced.
+  const int p_address = shared_address(&smem.p[0][0]) + matrix_offset +
+                        (matrix_piece ^ row_swizzle) * kPieceBytes;
+  const auto write_p = [&] {
     wait(smem.p_free, p_parity);
+    p_parity ^= 1;
+    if (t < 2) smem.alpha[warp * kMmaK + t * 8 + g] = t == 0 ? alpha[0] : alpha[1];
+    // All addresses first: computed where a store has just read, each would wait for it.
+    const unsigned first = anew(p_address);
+    unsigned address[kBlockK / kMmaK];
+#pragma unroll
+    for (int j = 0; j < kBlockK / kMmaK; ++j) address[j] = first ^ 2 * j * kPieceBytes;
 #pragma unroll
     for (int j = 0; j < kBlockK / kMmaK; ++j) {
       const unsigned part[4] = {p[4 * j], p[4 * j + 1], p[4 * j + 2], p[4 * j + 3]};
-      stmatrix_sync_aligned_m8n8_x4_shared_b16(
-          shared_address(&smem.p[0][0]) + matrix_offset +
-              ((2 * j + matrix_piece) ^ row_swizzle) * kPieceBytes,
-          part);
+      stmatrix_sync_aligned_m8n8_x4_shared_b16(address[j], part);
     }
-    if (t < 2) smem.alpha[warp * kMmaK + t * 8 + g] = t == 0 ? alpha[0] : alpha[1];
+  };
+  const auto announce_p = [&] {
     fence_proxy_async_shared_cta();
     arrive(smem.p_full);
-    p_parity ^= 1;
   };
 
   // Waits for what Q K^T needs beside the ring.
@@ -87,10 +93,9 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       if (kSingleFence) late(tile, number);
 #pragma unroll
       for (int c = 0; c < kTileChunks; ++c) {
-        if (c == kStoreChunk) {
-          if (tile > 0) store_p();
-          wgmma_fence_sync_aligned();
-        }
+        if (c == kStoreChunk && tile > 0) write_p();
+        if (c == kAnnounceChunk && tile > 0) announce_p();
+        if (c == kStoreChunk || c == kAnnounceChunk) wgmma_fence_sync_aligned();
         if (c == kQRegChunks && !kSingleFence) late(tile, number);
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
@@ -118,7 +123,6 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       }
       wgmma_commit_group_sync_aligned();
 
-      if (kStoreChunk >= kTileChunks && tile > 0) store_p();
       const unsigned* listed = &smem.rows[at.plan][lane];
       const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
       const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
@@ -140,11 +144,13 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       }
     }
     if (item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
-    store_p();
+    write_p();
+    announce_p();
 
     // The end of the item.
-    const int first_head = a.first_head(item);
-    const long long first_row = static_cast<long long>(a.token(item)) * a.h_q + first_head;
+    const Item where = smem.item[number % kLengthSlots];
+    const int first_head = where.first_head;
+    const long long first_row = static_cast<long long>(where.token) * a.h_q + first_head;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = rows.sum[r], poison = rows.poison[r];

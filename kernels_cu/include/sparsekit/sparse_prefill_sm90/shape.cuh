@@ -14,6 +14,7 @@ enum : int {
   kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kStoreChunk = SK_STORE_CHUNK,        // P of a tile is stored before this chunk of the next Q K^T
+  kAnnounceChunk = SK_ANNOUNCE_CHUNK,  // and announced before this one
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kPartColumns = SK_PART_COLUMNS,      // of a part of a row; 0: rows are whole
@@ -24,6 +25,7 @@ enum : int {
   // results are wrong.
   kProxyFence = SK_PROXY_FENCE,
   kSoftmax = SK_SOFTMAX,
+  kEarly = SK_EARLY_WEIGHTS,  // of a lane's 32 weights, computed before the maximum is known
 
   kDV = 512,
   kHeads = 64,   // of an item: the rows of one wgmma
@@ -73,6 +75,12 @@ static_assert(kHalf == 2, "a word of mask for 32 rows");
 enum Plan : int { kNone = -2, kTile = -1 };  // else Q, of the item of that number
 enum : unsigned { kUnlisted = 0xffffffff };  // a row of a tile that is not valid
 
+// A token, and the first of its heads.
+struct Item {
+  int token;
+  int first_head;
+};
+
 // What is planned next: Q of the item of that number in this block when left is kAtQ, else the tile
 // that begins at `column`, with that many columns to the end of the row.
 struct Course {
@@ -91,6 +99,7 @@ struct SharedMemory {
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
+  Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
   Course course;  // of the plans
   // position % kPlans: what it is, and where the rows of a tile are, in pieces from kv's first.
   int plan[kPlans];
@@ -110,7 +119,8 @@ struct SharedMemory {
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kValueGroup = 1,         // kValueThreads: the warps of the value warpgroups
+  kValues = 1,             // kValueThreads: the value warpgroups
+  kOwnValues = 2,          // kGroup: the first of them; the second has the next
 };
 
 }  // namespace sparsekit::sparse_prefill_sm90

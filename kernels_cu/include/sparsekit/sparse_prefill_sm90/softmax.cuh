@@ -20,12 +20,33 @@ struct Softmax {
     for (int r = 0; r < 2; ++r) max[r] = ref[r] = masked(), sum[r] = poison[r] = 0.0f;
   }
 
-  /// S of one tile to P, packed in pairs, and the factors of O.
+  /// What is subtracted from scaled scores. While nothing was seen it is 0, so that masked columns
+  /// have the weight 0.
+  __device__ __forceinline__ float subtracted(int r, float exponent_scale) const {
+    return (ref[r] == masked() ? 0.0f : ref[r]) * exponent_scale;
+  }
+
+  /// The weights of kCount elements of a lane, from `first`, packed in pairs; added to tile_sum.
+  template <int kCount>
+  __device__ __forceinline__ void weights(const float (&s)[32], unsigned (&p)[16], int first,
+                                          float exponent_scale, float (&tile_sum)[2]) const {
+    const float less[2] = {subtracted(0, exponent_scale), subtracted(1, exponent_scale)};
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const int e = first + i, r = e / 2 % 2;
+      const float p0 = ex2_approx_ftz_f32(__fmaf_rn(s[e], exponent_scale, -less[r]));
+      const float p1 = ex2_approx_ftz_f32(__fmaf_rn(s[e + 1], exponent_scale, -less[r]));
+      tile_sum[r] += p0 + p1;
+      p[e / 2] = cvt_rn_bf16x2_f32(p1, p0);
+    }
+  }
+
+  /// S of one tile to P, packed in pairs, and the factors of O. Weights are computed with the
+  /// reference as it is before the maximum is known; those that need another are computed again.
   __device__ __forceinline__ void tile(float (&s)[32], unsigned (&p)[16], float (&alpha)[2],
                                        unsigned listed_low, unsigned listed_high, int t,
                                        float scale) {
     constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
-    float top[2] = {max[0], max[1]};
     if ((listed_low & listed_high) != 0xffffffff) {
 #pragma unroll
       for (int e = 0; e < 32; ++e) {
@@ -34,35 +55,45 @@ struct Softmax {
         if ((listed >> column % 32 & 1) == 0) s[e] = masked();
       }
     }
-#pragma unroll
-    for (int e = 0; e < 32; ++e) {
-      const int r = e / 2 % 2;
-      top[r] = max_NaN_f32(top[r], s[e]);
-      poison[r] = __fmaf_rn(s[e], 0.0f, poison[r]);
-    }
     const float exponent_scale = scale * log2_e();
-    float subtracted[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      top[r] = max_NaN_f32(top[r], __shfl_xor_sync(0xffffffff, top[r], 1));
-      top[r] = max_NaN_f32(top[r], __shfl_xor_sync(0xffffffff, top[r], 2));
-      // While nothing was seen 0 is subtracted, so that masked columns have the weight 0.
-      const float new_ref = (top[r] - ref[r]) * scale <= kMaxLag ? ref[r] : top[r];
-      const float less = new_ref == masked() ? 0.0f : new_ref;
-      alpha[r] = new_ref == ref[r] ? 1.0f : natural_exp((ref[r] - less) * scale);
-      subtracted[r] = -less * exponent_scale;
-      poison[r] = __fmaf_rn(subtracted[r], 0.0f, poison[r]);  // a finite score may leave its type
-      max[r] = top[r], ref[r] = new_ref, sum[r] *= alpha[r];
-    }
     float tile_sum[2] = {0.0f, 0.0f};
+    weights<kEarly>(s, p, 0, exponent_scale, tile_sum);
+
+    // Two chains of each maximum. products: finite unless a score is not, or some are immense.
+    float chain[4] = {max[0], s[1], max[1], s[3]}, products = 0.0f;
 #pragma unroll
     for (int e = 0; e < 32; e += 2) {
-      const int r = e / 2 % 2;
-      const float p0 = ex2_approx_ftz_f32(__fmaf_rn(s[e], exponent_scale, subtracted[r]));
-      const float p1 = ex2_approx_ftz_f32(__fmaf_rn(s[e + 1], exponent_scale, subtracted[r]));
-      tile_sum[r] += p0 + p1;
-      p[e / 2] = cvt_rn_bf16x2_f32(p1, p0);
+      float& even = chain[e / 2 % 2 * 2];
+      float& odd = chain[e / 2 % 2 * 2 + 1];
+      even = max_NaN_f32(even, s[e]);
+      if (e >= 4) odd = max_NaN_f32(odd, s[e + 1]);
+      products = __fmaf_rn(s[e], s[e + 1], products);
     }
+    bool rare = !(fabsf(products) < infinity());
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = max_NaN_f32(chain[2 * r], chain[2 * r + 1]);
+      top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
+      max[r] = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
+      rare |= !((max[r] - ref[r]) * scale <= kMaxLag);
+      alpha[r] = 1.0f;
+    }
+    if (__any_sync(0xffffffff, rare)) {
+#pragma unroll
+      for (int e = 0; e < 32; ++e) poison[e / 2 % 2] = __fmaf_rn(s[e], 0.0f, poison[e / 2 % 2]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float old = ref[r];
+        if (!((max[r] - old) * scale <= kMaxLag)) ref[r] = max[r];
+        // Of nothing there is nothing to scale.
+        if (ref[r] != old && old != masked()) alpha[r] = natural_exp((old - ref[r]) * scale);
+        // A finite score may leave its type.
+        poison[r] = __fmaf_rn(subtracted(r, exponent_scale), 0.0f, poison[r]);
+        sum[r] *= alpha[r], tile_sum[r] = 0.0f;
+      }
+      weights<kEarly>(s, p, 0, exponent_scale, tile_sum);
+    }
+    weights<32 - kEarly>(s, p, kEarly, exponent_scale, tile_sum);
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum[r] += tile_sum[r];
   }

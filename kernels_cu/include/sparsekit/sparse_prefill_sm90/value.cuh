@@ -24,17 +24,17 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
   for (int i = 0; i < kAhead; ++i) {
     find_length(smem, a, i, value_warp, lane);
   }
-  bar_sync(kValueGroup, kValueThreads);
+  bar_sync(kValues, kValueThreads);
   if (plans) {
 #pragma unroll 1
     for (int i = 0; i < kPlans; ++i) plan_next(smem, a, i, lane, index);
   }
-  bar_sync(kValueGroup, kValueThreads);
+  bar_sync(kValues, kValueThreads);
   unsigned first[kRowSteps] = {};
   gather.load(0, first, 0);  // Q of item 0
   gather.read_rows(first, 1, 0);
   gather.load(kTile, first, 1);
-  gather.load_q_chunks(blockIdx.x);
+  gather.load_q_chunks(0);
   gather.load_rope(1);
   gather.load(2, 2);
 
@@ -48,22 +48,66 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     slot = slot + 1 == kSlots ? 0 : slot + 1;
     plan = (plan + 1) % kPlans;
   };
-#pragma unroll 1
-  for (int number = 0; item_of(number) < items; ++number) {
-    int tiles = tiles_of(length_of(smem, a, number));  // to come
-    // Once Q stands in registers its slot is free.
-    if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
-    bar_sync(kValueGroup, kValueThreads);
-    if (kHasRope && tiles > 1) {
-      wait_s_done();
-      gather.load_rope((plan + 2) % kPlans);
+  float o[128] = {};
+  // O of an item, by way of this warpgroup's half of a slot.
+  const auto end_item = [&](int number, int free_slot) {
+    const Item item = smem.item[number % kLengthSlots];
+    const int lane_now = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
+    const int head = warp * kMmaK + lane_now / 4;
+    const int column = group * (kDV / kValueGroups);
+    if (kPartColumns) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (item.first_head + head + r * 8 >= a.h_q) break;
+        const long long row =
+            results.part_row(a, item_of(number), item.first_head + head + r * 8);
+        store_part(o, results.part_out + row * kDV + column, r, lane_now % 4);
+      }
+      return;
     }
-    wait(smem.q_read[number % kQReads], number / kQReads & 1);
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int of = item.first_head + head + r * 8;
+      factor[r] = results.attn_sink != nullptr && of < a.h_q ? __ldg(results.attn_sink + of)
+                                                             : -infinity();
+    }
+    wait(smem.end_full[number % 2], number / 2 & 1);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float2 end = smem.end_of_row[number % 2][head + r * 8];
+      factor[r] = end.y == 0.0f ? 0.0f : output_scale(end.x, end.y, factor[r]);
+    }
+    const int first_head = item.first_head + warp * kMmaK;
+    const long long row = static_cast<long long>(item.token) * a.h_q + first_head;
+    store_out(o, factor, shared_address(&smem.ring[free_slot][group * kGroupChunks + warp]),
+              results.out + row * kDV + column, a.h_q - first_head, lane_now);
+    bar_sync(kOwnValues + group, kGroup);  // all of it may be loaded anew
+  };
+
+#pragma unroll 1
+  for (int number = 0;; ++number) {
+    // At Q, whose slot is free once it stands in registers; behind the last item, a slot that was.
+    const bool more = item_of(number) < items;
+    if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
+    bar_sync(kValues, kValueThreads);
+    int tiles = 0;  // to come
+    if (more) {
+      tiles = tiles_of(length_of(smem, a, number));
+      if (kHasRope && tiles > 1) {
+        wait_s_done();
+        gather.load_rope((plan + 2) % kPlans);
+      }
+      wait(smem.q_read[number % kQReads], number / kQReads & 1);
+    }
+    if (number > 0) {
+      end_item(number - 1, slot);
+      if (!more) break;
+#pragma unroll
+      for (int e = 0; e < 128; ++e) o[e] = 0.0f;
+    }
     gather.load((plan + 3) % kPlans, slot);
     advance();
-    float o[128];
-#pragma unroll
-    for (int e = 0; e < 128; ++e) o[e] = 0.0f;
 
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
@@ -95,7 +139,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       if (!kGate && tiles > 1) wait_s_done();
       gather.load_rope(rope_what, rope_row);
       if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
-      if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(item_of(number + 1));
+      if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(number + 1);
       // Once an item, and not at its end if it can be helped.
       if (tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1)) {
         find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp);
@@ -108,36 +152,6 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       gather.load(what, row, slot);
       advance();
     }
-
-    const int item = item_of(number);
-    const int end_lane = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
-    const int head = warp * kMmaK + end_lane / 4, first_head = a.first_head(item);
-    const int column = group * (kDV / kValueGroups);
-    if (kPartColumns) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (first_head + head + r * 8 >= a.h_q) break;
-        const long long row = results.part_row(a, item, first_head + head + r * 8);
-        store_part(o, results.part_out + row * kDV + column, r, end_lane % 4);
-      }
-      continue;
-    }
-    float factor[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      factor[r] = results.attn_sink != nullptr && first_head + head + r * 8 < a.h_q
-                      ? __ldg(results.attn_sink + first_head + head + r * 8)
-                      : -infinity();
-    }
-    wait(smem.end_full[number % 2], number / 2 & 1);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float2 end = smem.end_of_row[number % 2][head + r * 8];
-      factor[r] = end.y == 0.0f ? 0.0f : output_scale(end.x, end.y, factor[r]);
-    }
-    const long long row = static_cast<long long>(a.token(item)) * a.h_q + first_head + head;
-    bf16* out_row = results.out + row * kDV + column;
-    store_out(o, factor, out_row, a.h_q - first_head - head, end_lane % 4);
   }
 }
 
