@@ -90,7 +90,7 @@ def _designs(data: Mapping[str, Any]) -> Iterator[Row]:
                 new, old = subjects["skip"], subjects["old"]
                 yield (
                     design["name"], name, f"{new['ms']:.3f}", f"{old['ms']:.3f}",
-                    new["cycles_a_tile"], old["cycles_a_tile"],
+                    new.get("cycles_a_tile"), old.get("cycles_a_tile"),
                 )  # fmt: skip
 
 
