@@ -8,6 +8,7 @@ from typing import Any
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.stored import Stored, Wanted, of_kind
 
+ROWS_OP = "sparse_prefill"  # what rows of a kernel are of
 Finding = Mapping[str, Any]
 Row = tuple[Cell, ...]
 
@@ -57,6 +58,7 @@ def rows(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
                 *(_ms(r[f"{which}_ms"]) for which in ("flashmla", "reach", "aim")),
             )
             for r in data["rows"]
+            if wanted.takes(ROWS_OP, r["name"])
         ]  # fmt: skip
         title = f"Rows on {file.environment.get('gpu')}"
         parts.append(Table(title, columns, lines, frozenset(columns[2:])))
