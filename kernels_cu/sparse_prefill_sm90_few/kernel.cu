@@ -49,6 +49,7 @@ enum : int {
   kValueGroups = SK_VALUE_GROUPS,  // warpgroups that share the columns of O
   kScoreChains = SK_SCORE_CHAINS,  // accumulators that take the steps of K Q^T in turn
   kLookAhead = SK_LOOK_AHEAD,      // K Q^T of a tile that has landed before the softmax of the last
+  kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
@@ -175,10 +176,12 @@ __device__ __forceinline__ bool has_ended(const unsigned long long& barrier, int
   return mbarrier_test_wait_parity_shared_cta_b64(shared_address(&barrier), parity);
 }
 
-/// One arrival for all that the lanes of a warp have done.
+/// What one warp brings to a barrier: kArrivingLanes arrivals, for all that its lanes have done.
 __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   __syncwarp();
-  if (threadIdx.x % kWarp == 0) mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+  if (threadIdx.x % kWarp < kArrivingLanes) {
+    mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+  }
 }
 
 /// What this thread has seen land is ready for wgmma.
@@ -513,18 +516,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
   if (threadIdx.x == 0) {
     for (int s = 0; s < kSlots; ++s) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kGroup);
-      mbarrier_init_shared_cta_b64(shared_address(&smem.free[s]), kValueWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.free[s]), kValueWarps * kArrivingLanes);
     }
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.q_free[i]), kGroupWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.q_free[i]), kGroupWarps * kArrivingLanes);
     }
     for (int i = 0; i < kPlans; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.plan_full[i]), 1);
-      mbarrier_init_shared_cta_b64(shared_address(&smem.plan_free[i]), 2 * kGroupWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.plan_full[i]), kArrivingLanes);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.plan_free[i]),
+                                   2 * kGroupWarps * kArrivingLanes);
     }
     for (int i = 0; i < kPBuffers; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.p_full[i]), kGroupWarps);
-      mbarrier_init_shared_cta_b64(shared_address(&smem.p_free[i]), kValueWarps);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.p_full[i]), kGroupWarps * kArrivingLanes);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.p_free[i]), kValueWarps * kArrivingLanes);
     }
   }
   __syncthreads();

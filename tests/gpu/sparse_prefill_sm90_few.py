@@ -52,6 +52,7 @@ ALTERNATIVES: dict[str, Constants] = {
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
     "chains_1": {"SCORE_CHAINS": 1},
     "look_ahead": {"LOOK_AHEAD": 1},
+    "all_lanes_arrive": {"ARRIVING_LANES": 32},
     "value_groups_1": {
         "VALUE_GROUPS": 1, "SCORE_REGISTERS": 128, "VALUE_REGISTERS": 168, "GATHER_REGISTERS": 88,
         "PLAN_REGISTERS": 96,
