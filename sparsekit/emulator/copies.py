@@ -84,16 +84,17 @@ class CopyArrival:
     stream = None
 
     def __init__(
-        self, machine: Machine, row: int, serial: int, arrivals: list[tuple[MBarrier, int]],
-        known: Array | None, at: int,
+        self, machine: Machine, row: int, serial: int,
+        arrivals: list[tuple[MBarrier, int, int]], known: Array | None, at: int,
     ) -> None:  # fmt: skip
+        """arrivals: (mbarrier, how many lanes arrive there, the first one's thread)."""
         self._machine, self._row, self._serial = machine, row, serial
         self._arrivals, self._known, self._at = arrivals, known, at
 
     def perform(self) -> None:
         self._machine.copies.force(self._row, self._serial)
-        for barrier, thread in self._arrivals:
-            self._machine.mbarriers.arrive_later(barrier, self._known, self._at, thread)
+        for barrier, count, thread in self._arrivals:
+            self._machine.mbarriers.arrive_later(barrier, self._known, self._at, thread, count)
 
 
 class CopyGroups:
@@ -178,10 +179,13 @@ class CopyGroups:
             machine.log.flush()
         for row in np.unique(threads // WARP).tolist():
             arrivals = []
-            for thread in threads[threads // WARP == row].tolist():
-                barrier = machine.mbarriers.find(int(index[thread - convoy.lo]), thread, at)
-                barrier.pending += adds
-                arrivals.append((barrier, thread))
+            mine = threads[threads // WARP == row]
+            places = index[mine - convoy.lo]
+            for place in dict.fromkeys(places.tolist()):
+                here = mine[places == place]
+                barrier = machine.mbarriers.find(place, int(here[0]), at)
+                barrier.pending += adds * here.size
+                arrivals.append((barrier, here.size, int(here[0])))
             known = None
             if machine.log is not None:
                 clocks, rows = machine.clocks, np.array([row])
