@@ -34,8 +34,8 @@ _MOST_ELEMENTS = 1 << 20
 class Access:
     """One executed access. index: bytes in the memory, per lane.
 
-    stamp: when it was. lanes: which lanes of the convoy made it, None for all. packed: whether index
-    holds those only.
+    stamp: when it was. lanes: which lanes of the convoy made it, None for all. packed: whether
+    index holds those only.
     values: what a write stores, a vector per element. agent: who makes an asynchronous one.
     """
 

@@ -133,7 +133,6 @@ class CopyGroups:
         number = self.committed[rows]
         self.committed[rows] += 1
         if machine.log is not None:
-            machine.log.flush()
             until = machine.clocks.until_now()
             for _ in range(len(self._closed_at), int(self.committed.max())):
                 self._closed_at.append(np.zeros(self.committed.size, np.int32))
@@ -175,8 +174,6 @@ class CopyGroups:
     def arrive(self, convoy: Convoy, mask: Array | None, index: Array, adds: bool, at: int) -> None:
         """The lanes arrive at mbarriers when their copies end; adds: in excess of its count."""
         machine, threads = self._machine, convoy.lanes(mask)
-        if machine.log is not None:
-            machine.log.flush()
         for row in np.unique(threads // WARP).tolist():
             arrivals = []
             mine = threads[threads // WARP == row]
