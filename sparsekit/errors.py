@@ -36,6 +36,10 @@ class NoKernelError(ArgumentError):
     """No kernel of those that may be taken serves a call that is right in itself."""
 
 
+class TooLargeError(ArgumentError):
+    """A case or a call that is right in itself and larger than what would run it takes."""
+
+
 class ArgumentTypeError(UsageError, TypeError):
     """An argument of the wrong element type or kind; also a TypeError."""
 

@@ -15,12 +15,13 @@ from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import Ran, repeated
 from sparsekit.check.verify import verify_reference
-from sparsekit.check.workload import make_workload, user_workload
+from sparsekit.check.workload import least_span_bytes, make_workload, user_workload
 from sparsekit.cli.verify_command import _exit_code
 from sparsekit.discover import Catalog
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError, UsageError
 from sparsekit.model.op import Case
 from sparsekit.model.results import VerifyResult
+from sparsekit.runtime.tensors import placement
 
 CPU = torch.device("cpu")
 OPS = Catalog().ops
@@ -38,6 +39,19 @@ def test_cases_are_chosen_by_any_of_the_patterns():
     assert len(found) > 2
     with pytest.raises(UsageError, match="has no case 'x' or 'y'; its cases are "):
         chosen_cases(op, ("x", "y"), ("smoke",))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_a_case_spans_is_known_before_its_data(op):
+    """But for optional inputs, which are small."""
+    for case in chosen_cases(OPS[op], (), ("smoke",)):
+        made = make_workload(OPS[op], load_reference(OPS[op]), case.for_emulator(), "random", CPU)
+        optional = {t.name for t in OPS[op].tensors if t.optional}
+        inputs = {n: t for n, t in made.inputs.items() if n not in optional}
+        tensors = [t for t in inputs.values() if isinstance(t, torch.Tensor)]
+        tensors += [guarded.view for guarded in made.outputs().values()]
+        spans = sum(placement(t).span_bytes for t in tensors)
+        assert least_span_bytes(OPS[op], made.case) == spans, case.name
 
 
 @dataclass

@@ -22,8 +22,8 @@ from sparsekit.check.verify import (
     verify_rows,
     verify_streams,
 )
-from sparsekit.check.workload import Unrunnable, Workload, make_workload, user_workload
-from sparsekit.errors import SpecError, UsageError, first_line
+from sparsekit.check.workload import Workload, make_workload, user_workload
+from sparsekit.errors import SpecError, TooLargeError, UsageError, first_line
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import FLOAT64, VerifyResult
 from sparsekit.runtime.tensors import synchronize
@@ -65,8 +65,8 @@ def against_reference(
             try:
                 workload = make_workload(op, reference, case, probe, device)
                 yield from verify_reference(workload, subjects, reference, repeat)
-            except (Unrunnable, torch.OutOfMemoryError) as error:
-                yield from (_skipped(op, s, case, FLOAT64, device, error) for s in subjects)
+            except (TooLargeError, torch.OutOfMemoryError) as error:
+                yield from (skipped(op, s, case, FLOAT64, device, error) for s in subjects)
             synchronize(device)  # a faulted device must not judge the cases that follow
 
 
@@ -82,14 +82,14 @@ def against_bits(
     for case in listed:
         try:
             workload = make_workload(op, reference, case, op.probes[0], device)
-        except Unrunnable as error:
-            yield from (_skipped(op, p.subject, case, p.against, device, error) for p in pairs)
+        except TooLargeError as error:
+            yield from (skipped(op, p.subject, case, p.against, device, error) for p in pairs)
             continue
         for pair in pairs:
             try:
                 yield verify_bits(workload, pair.subject, pair.base, repeat)
             except torch.OutOfMemoryError as error:
-                yield _skipped(op, pair.subject, case, pair.against, device, error)
+                yield skipped(op, pair.subject, case, pair.against, device, error)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(s.kernel, s.variant, s.arch): s for s in (p.subject for p in pairs)}.values())
     for case in listed if rows else ():
@@ -125,7 +125,7 @@ def on_inputs(
     try:
         yield from verify_reference(workload, subjects, load_reference(op), repeat)
     except torch.OutOfMemoryError as error:
-        yield from (_skipped(op, s, workload.case, FLOAT64, device, error) for s in subjects)
+        yield from (skipped(op, s, workload.case, FLOAT64, device, error) for s in subjects)
 
 
 def _grown(op: Op, case: Case) -> Case:
@@ -141,21 +141,22 @@ def _of_each(
     """The check of each subject against itself on the case's first data set."""
     try:
         workload = make_workload(op, reference, case, op.probes[0], device)
-    except Unrunnable as error:
-        yield from (_skipped(op, s, case, against, device, error) for s in subjects)
+    except TooLargeError as error:
+        yield from (skipped(op, s, case, against, device, error) for s in subjects)
         return
     for subject in subjects:
         try:
             yield check(workload, subject)
         except torch.OutOfMemoryError as error:
-            yield _skipped(op, subject, case, against, device, error)
+            yield skipped(op, subject, case, against, device, error)
         synchronize(device)  # a faulted device must not judge the cases that follow
 
 
-def _skipped(
+def skipped(
     op: Op, subject: Subject, case: Case, against: str, device: torch.device, error: Exception
 ) -> VerifyResult:
+    """A case that does not fit the device."""
     return VerifyResult(
-        op.name, subject.kernel, subject.variant, None, None, str(device), case.name, against,
-        runs=0, skipped=True, reason=first_line(error),
+        op.name, subject.kernel, subject.variant, subject.arch, None, str(device), case.name,
+        against, runs=0, skipped=True, reason=first_line(error),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from sparsekit.aot.plan import Planner
 from sparsekit.check.subject import Ran, Subject, arguments_of, named
 from sparsekit.discover import Choice
 from sparsekit.emulator import Fault, FaultError, Launches, Report, Schedule
-from sparsekit.errors import MissingArtifactError, NoKernelError, UsageError
+from sparsekit.errors import MissingArtifactError, NoKernelError, TooLargeError, UsageError
 from sparsekit.model.arch import Arch
 from sparsekit.model.results import CodeBlock, Coverage, Finding
 from sparsekit.operators.acquire import Prepared
@@ -96,6 +96,8 @@ class EmulatedSubject:
             self.operator.run(arguments)
         except FaultError as error:
             faults, stopped = error.faults, error.stopped
+        except MemoryError as error:
+            raise TooLargeError("not enough memory to emulate this case") from error
         launched = self.driver.launched
         return Ran(
             prepared.artifact.manifest.arch,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from sparsekit.aot.plan import Planner, Refusal, target_among
-from sparsekit.check.campaign import chosen_cases, guarded
+from sparsekit.check.campaign import chosen_cases, guarded, skipped
 from sparsekit.check.emulated import EmulatedSubject, Emulation
 from sparsekit.check.processes import run_in_processes
 from sparsekit.check.reference import load_reference
@@ -16,10 +16,10 @@ from sparsekit.check.verify import verify_reference
 from sparsekit.check.workload import make_workload
 from sparsekit.discover import Catalog, Choice
 from sparsekit.emulator import Launches, Schedule
-from sparsekit.errors import SpecError, ToolchainError
+from sparsekit.errors import SpecError, TooLargeError, ToolchainError
 from sparsekit.model.arch import ALL_CAPABILITIES, Arch, ArchRequest, parse_arch
 from sparsekit.model.op import Case, Op
-from sparsekit.model.results import VerifyResult
+from sparsekit.model.results import FLOAT64, VerifyResult
 from sparsekit.settings import Settings
 from sparsekit.store.local import Store
 from sparsekit.store.open import open_store
@@ -183,7 +183,11 @@ class CaseWork:
         found = op.case(task.case)
         assert found is not None
         case: Case = found.for_emulator()
-        workload = make_workload(op, reference, case, task.probe, CPU)
+        try:
+            workload = make_workload(op, reference, case, task.probe, CPU)
+        except TooLargeError as error:
+            yield from (skipped(op, s, case, FLOAT64, CPU, error) for s in subjects)
+            return
         if task.probe != op.probes[0]:  # other values under the same synchronisation
             subjects = [replace(s, schedules=s.schedules[:1]) for s in subjects]
         yield from verify_reference(workload, subjects, reference, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from sparsekit.model.op import Case
 
 # On each side of an output: two rows of any op's, and a multiple of 256 bytes.
 _GUARD_ELEMENTS = 2**17
+_PAD = "pad"
 _MIX, _WORD = 0x9E3779B97F4A7C15, 2**64  # an odd multiplier; what the words are counted in
 _CHUNK = 2**23  # eight-byte words looked at together, 64 MiB
 # NaN payloads that no arithmetic makes: an element nobody wrote is told from a computed NaN.
@@ -35,11 +37,18 @@ def place_inputs(inputs: Mapping[str, Any], case: Case, device: torch.device) ->
         if id(value) not in placed:
             pad, offset, rows = (
                 int(case.options.get(f"{name}_{what}", 0))
-                for what in ("pad", "offset", "row_offset")
+                for what in (_PAD, "offset", "row_offset")
             )
             placed[id(value)] = _placed(value, pad, offset, rows, device)
         result[name] = placed[id(value)]
     return result
+
+
+def span_elements(name: str, shape: tuple[int, ...], case: Case) -> int:
+    """From the first element to the last of an input of that shape, laid out as the case says."""
+    count = prod(shape)
+    lines = count // max(shape[-1], 1) if shape else 1
+    return count + max(lines - 1, 0) * int(case.options.get(f"{name}_{_PAD}", 0))
 
 
 def _placed(

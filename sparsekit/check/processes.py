@@ -10,11 +10,13 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from sparsekit.errors import SparsekitError
 
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 T = TypeVar("T")
 R = TypeVar("R")
 Setup = Callable[..., Callable[[Any], Any]]
@@ -41,7 +43,8 @@ def run_in_processes(
         for _ in range(min(count, len(tasks))):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, setup, arguments), daemon=True)
-            process.start()
+            with _one_thread_each():
+                process.start()
             processes.append(process)
             theirs.close()
             number, task = left.popleft()
@@ -61,6 +64,21 @@ def run_in_processes(
             process.terminate()
         for process in processes:
             process.join()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started here have a core each: threads of numpy's would wait for one, spinning.
+
+    numpy's library reads this when it is loaded, and nothing can tell it later.
+    """
+    unset = [name for name in _THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]
 
 
 def _received(connection: Connection, task: Any) -> Any:

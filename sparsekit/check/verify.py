@@ -18,7 +18,7 @@ from sparsekit.check.placement import fingerprint
 from sparsekit.check.reference import asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
 from sparsekit.check.workload import Workload
-from sparsekit.errors import OF_ONE_KERNEL, NoKernelError
+from sparsekit.errors import OF_ONE_KERNEL, NoKernelError, TooLargeError
 from sparsekit.model.op import Tensor
 from sparsekit.model.results import FLOAT64, Finding, OutputCheck, VerifyResult
 from sparsekit.runtime.tensors import on_streams, synchronize
@@ -195,8 +195,8 @@ def _blank(workload: Workload, subject: Subject, against: str) -> VerifyResult:
 
 
 def _stopped(result: VerifyResult, error: Exception) -> VerifyResult:
-    """A call that the kernel does not take is skipped; whatever else went wrong is a failure."""
-    if isinstance(error, NoKernelError):
+    """A call that the kernel, or the emulator, does not take is skipped; all else is a failure."""
+    if isinstance(error, NoKernelError | TooLargeError):
         return replace(result, skipped=True, reason=str(error))
     return replace(result, ok=False, reason=str(error))
 

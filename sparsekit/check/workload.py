@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from sparsekit.check.placement import Guarded, guarded_output, place_inputs
+from sparsekit.check.placement import Guarded, guarded_output, place_inputs, span_elements
 from sparsekit.check.reference import asked
-from sparsekit.errors import UsageError
-from sparsekit.model.op import Case, Op, Work
+from sparsekit.errors import TooLargeError, UsageError
+from sparsekit.model.kernel import ELEMENT_BYTES
+from sparsekit.model.op import RETURN_PREFIX, Case, Op, Tensor, Work
 from sparsekit.operators.arguments import output_dtype, shape_of
 from sparsekit.runtime.tensors import dtype_of
-
-
-class Unrunnable(Exception):
-    """The case cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +58,44 @@ class Workload:
 def make_workload(
     op: Op, reference: ModuleType, case: Case, probe: str, device: torch.device
 ) -> Workload:
-    """The case's data on the device. Raises Unrunnable when it does not fit there, SpecError when
-    it cannot be made."""
+    """The case's data on the device; on the CPU that is for the emulator.
+
+    Raises TooLargeError when it does not fit there, SpecError when it cannot be made.
+    """
+    if device.type == "cpu":
+        from sparsekit.emulator import require_room  # not for those who have a GPU
+
+        require_room(least_span_bytes(op, case))
     inputs = asked(op, case, reference, "make_inputs", case, probe)
     try:
         return Workload(op, case, probe, device, place_inputs(inputs, case, device))
     except torch.OutOfMemoryError as error:
-        raise Unrunnable(f"not enough memory on {device} for this case") from error
+        raise TooLargeError(f"not enough memory on {device} for this case") from error
+
+
+def least_span_bytes(op: Op, case: Case) -> int:
+    """How many bytes the case's tensors span at least, each from its first element to its last.
+
+    Optional inputs are left out, and tensors of a size that the case does not tell; where it tells
+    no element type, it is the smallest.
+    """
+    dims = {**{s.name: s.default for s in op.scalars if isinstance(s.default, int)}, **case.dims}
+    total = 0
+    for tensor in op.tensors:
+        is_output = tensor in op.outputs
+        asked_for = is_output and case.options.get(f"{RETURN_PREFIX}{tensor.name}")
+        if tensor.optional and not asked_for:
+            continue
+        if all(isinstance(n, int) or n in dims for n in tensor.shape):
+            shape = shape_of(tensor, dims)
+            count = prod(shape) if is_output else span_elements(tensor.name, shape, case)
+            total += count * _least_element_bytes(tensor, case)
+    return total
+
+
+def _least_element_bytes(tensor: Tensor, case: Case) -> int:
+    told = case.options.get(f"{tensor.name}_dtype")
+    return min(ELEMENT_BYTES.get(t, 1) for t in ([told] if told else tensor.dtypes))
 
 
 def user_workload(op: Op, inputs: dict[str, Any], name: str, device: torch.device) -> Workload:

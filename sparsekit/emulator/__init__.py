@@ -33,7 +33,7 @@ from sparsekit.emulator.faults import (
 )
 from sparsekit.emulator.geometry import SM_COUNT
 from sparsekit.emulator.host import Program, launch, load
-from sparsekit.emulator.host_memory import HostMemory, Piece
+from sparsekit.emulator.host_memory import HostMemory, Piece, require_room
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.reuse import Launches
 from sparsekit.emulator.schedule import Schedule
@@ -59,4 +59,5 @@ __all__ = [
     "chosen_checks",
     "launch",
     "load",
+    "require_room",
 ]

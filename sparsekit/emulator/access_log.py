@@ -1,13 +1,15 @@
 """The log of memory accesses: checked in bulk, before anything that orders accesses.
 
-Executing an access only notes it. The checks come when a warp is about to learn of others' doings
-(a barrier, a wait) or when much has piled up; until then no access can become ordered with another
-one, so that nothing is lost by the delay. Values that an access outside of all memory has read are
-garbage, and the launch ends at the check.
+Executing an access only notes it, and when it was. The checks come when a warp is about to learn of
+others' doings (a barrier, a wait) or when much has piled up; until then no access can become
+ordered with another one, so that nothing is lost by the delay. To pass on what it knows a warp need
+not wait for them. Values that an access outside of all memory has read are garbage, and the launch
+ends at the check.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -32,7 +34,8 @@ _MOST_ELEMENTS = 1 << 20
 class Access:
     """One executed access. index: bytes in the memory, per lane.
 
-    lanes: which lanes of the convoy made it, None for all. packed: whether index holds those only.
+    stamp: when it was. lanes: which lanes of the convoy made it, None for all. packed: whether
+    index holds those only.
     values: what a write stores, a vector per element. agent: who makes an asynchronous one.
     """
 
@@ -44,6 +47,7 @@ class Access:
     packed: bool
     convoy: Convoy
     at: int
+    stamp: int
     values: tuple[Array, ...] = ()
     agent: int | Array = 0
 
@@ -63,7 +67,10 @@ class Access:
 
 
 class Bucket:
-    """Accesses of one kind and size, as one vector. index, rows: per lane of all of them."""
+    """Accesses of one kind and size, as one vector. index, rows: per lane of all of them.
+
+    stamps: when they were, of agent 0; one number where that is the same for all.
+    """
 
     def __init__(self, accesses: list[Access]) -> None:
         self.accesses = accesses
@@ -75,6 +82,10 @@ class Bucket:
             self.index = np.concatenate([index for index, _ in parts])
             self.rows = np.concatenate([rows for _, rows in parts])
         self.lengths = [index.size for index, _ in parts]
+        self.stamps: int | Array = accesses[0].stamp
+        if accesses[-1].stamp != self.stamps:
+            times = np.array([access.stamp for access in accesses], np.int32)
+            self.stamps = np.repeat(times, self.lengths)
 
     def origin(self, position: int) -> tuple[int, int]:
         """(instruction, thread) of the access at a position."""
@@ -113,6 +124,18 @@ class Bucket:
         return np.repeat([access.at for access in self.accesses], self.lengths)
 
 
+def _of_one_size(accesses: list[Access]) -> Iterator[list[Access]]:
+    """Accesses of one kind by size; those of another time stay in order."""
+    if len({access.size_bytes for access in accesses}) == 1:
+        yield accesses
+        return
+    for _, group in groupby(accesses, key=lambda a: a.stamp):
+        by_size: dict[int, list[Access]] = {}
+        for access in group:
+            by_size.setdefault(access.size_bytes, []).append(access)
+        yield from by_size.values()
+
+
 class AccessLog:
     """All accesses of a batch that are not checked yet, and what is known from those that are."""
 
@@ -136,7 +159,10 @@ class AccessLog:
         agent: int | Array = 0,
     ) -> None:  # fmt: skip
         """Note an access; index and values must not change afterwards."""
-        access = Access(space, kind, size_bytes, index, lanes, packed, convoy, at, values, agent)
+        access = Access(
+            space, kind, size_bytes, index, lanes, packed, convoy, at,
+            self._machine.clocks.stamp(), values, agent,
+        )  # fmt: skip
         self._pending.append(access)
         self._elements += index.size
         if self._elements > _MOST_ELEMENTS:
@@ -144,7 +170,6 @@ class AccessLog:
 
     def release(self, rows: Array) -> Array:
         """What the warps pass on to those that wait for them: [rows, agents]."""
-        self.flush()
         known = self._machine.clocks.released(rows)
         self._machine.clocks.tick()
         return known
@@ -161,11 +186,9 @@ class AccessLog:
         pending, self._pending, self._elements = self._pending, [], 0
         self._flushing = True
         try:
+            pending.sort(key=lambda a: a.space)  # what one has is nothing to another
             for (space, _), group in groupby(pending, key=lambda a: (a.space, a.kind)):
-                by_size: dict[int, list[Access]] = {}
-                for access in group:
-                    by_size.setdefault(access.size_bytes, []).append(access)
-                for accesses in by_size.values():
+                for accesses in _of_one_size(list(group)):
                     bucket = Bucket(accesses)
                     if not bucket.index.size:
                         continue

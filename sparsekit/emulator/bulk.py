@@ -84,7 +84,6 @@ class BulkCopies:
         machine = self._machine
         known = None
         if machine.log is not None:
-            machine.log.flush()
             clocks, rows = machine.clocks, np.array([thread // WARP])
             for signal in signals:
                 machine.mbarriers.order.check_visible(signal.barrier, at, thread)

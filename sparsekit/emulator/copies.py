@@ -84,16 +84,17 @@ class CopyArrival:
     stream = None
 
     def __init__(
-        self, machine: Machine, row: int, serial: int, arrivals: list[tuple[MBarrier, int]],
-        known: Array | None, at: int,
+        self, machine: Machine, row: int, serial: int,
+        arrivals: list[tuple[MBarrier, int, int]], known: Array | None, at: int,
     ) -> None:  # fmt: skip
+        """arrivals: (mbarrier, how many lanes arrive there, the first one's thread)."""
         self._machine, self._row, self._serial = machine, row, serial
         self._arrivals, self._known, self._at = arrivals, known, at
 
     def perform(self) -> None:
         self._machine.copies.force(self._row, self._serial)
-        for barrier, thread in self._arrivals:
-            self._machine.mbarriers.arrive_later(barrier, self._known, self._at, thread)
+        for barrier, count, thread in self._arrivals:
+            self._machine.mbarriers.arrive_later(barrier, self._known, self._at, thread, count)
 
 
 class CopyGroups:
@@ -132,7 +133,6 @@ class CopyGroups:
         number = self.committed[rows]
         self.committed[rows] += 1
         if machine.log is not None:
-            machine.log.flush()
             until = machine.clocks.until_now()
             for _ in range(len(self._closed_at), int(self.committed.max())):
                 self._closed_at.append(np.zeros(self.committed.size, np.int32))
@@ -174,14 +174,15 @@ class CopyGroups:
     def arrive(self, convoy: Convoy, mask: Array | None, index: Array, adds: bool, at: int) -> None:
         """The lanes arrive at mbarriers when their copies end; adds: in excess of its count."""
         machine, threads = self._machine, convoy.lanes(mask)
-        if machine.log is not None:
-            machine.log.flush()
         for row in np.unique(threads // WARP).tolist():
             arrivals = []
-            for thread in threads[threads // WARP == row].tolist():
-                barrier = machine.mbarriers.find(int(index[thread - convoy.lo]), thread, at)
-                barrier.pending += adds
-                arrivals.append((barrier, thread))
+            mine = threads[threads // WARP == row]
+            places = index[mine - convoy.lo]
+            for place in dict.fromkeys(places.tolist()):
+                here = mine[places == place]
+                barrier = machine.mbarriers.find(place, int(here[0]), at)
+                barrier.pending += adds * here.size
+                arrivals.append((barrier, here.size, int(here[0])))
             known = None
             if machine.log is not None:
                 clocks, rows = machine.clocks, np.array([row])

@@ -61,7 +61,7 @@ class GlobalProxies:
                 self._report(bucket, int(late.argmax()), pieces, asynchronous)
             return
         kind = BULK_STORE_AGENT if asynchronous else WARP_AGENT
-        stamps = (clocks.agents_of(rows, kind) + clocks.stamp()).astype(np.int32)
+        stamps = (clocks.agents_of(rows, kind) + bucket.stamps).astype(np.int32)
         self._used = True
         for part in range(max(bucket.size_bytes >> _PIECE_BITS, 1)):
             cells = np.minimum(pieces + part, self._stamp.size - 1)

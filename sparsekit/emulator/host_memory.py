@@ -10,9 +10,17 @@ import numpy as np
 
 from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.memory import GRANULE, Allocation, Memory
-from sparsekit.errors import ArgumentError
+from sparsekit.errors import TooLargeError
 
 _MOST_BYTES = 1 << 31  # of all pieces together; the emulator keeps a copy and its state
+
+
+def require_room(span_bytes: int) -> None:
+    """Raise TooLargeError when tensors that span so many bytes together are too large here."""
+    if span_bytes > _MOST_BYTES:
+        raise TooLargeError(
+            f"the call's tensors span {span_bytes} bytes; the emulator takes {_MOST_BYTES}"
+        )
 
 
 @dataclass(frozen=True)
@@ -34,14 +42,10 @@ class HostMemory:
     """Pieces of host memory, placed in an emulated device's memory."""
 
     def __init__(self, memory: Memory, pieces: Sequence[Piece]) -> None:
-        """Copies the pieces in. Raises ArgumentError where they are too large to be emulated."""
+        """Copies the pieces in. Raises TooLargeError where they are too large to be emulated."""
         self._memory = memory
         self.placed: list[tuple[Piece, Allocation]] = []
-        total = sum(p.size_bytes for p in pieces)
-        if total > _MOST_BYTES:
-            raise ArgumentError(
-                f"the call's tensors span {total} bytes; the emulator takes {_MOST_BYTES}"
-            )
+        require_room(sum(p.size_bytes for p in pieces))
         by_buffer: dict[int, list[Piece]] = {}
         for piece in pieces:
             by_buffer.setdefault(piece.buffer_address, []).append(piece)

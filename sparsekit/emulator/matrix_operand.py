@@ -21,6 +21,7 @@ _FIELD = 0x3FFF
 _WARPGROUP_MODES = {0: "none", 1: "128B", 2: "64B", 3: "32B"}
 _TENSOR_CORE_MODES = {0: "none", 1: "128B_atom_32B", 2: "128B", 4: "64B", 6: "32B"}
 _TENSOR_CORE_VERSION = 1
+_KEPT_PLACES = 512  # of some 30 KB
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,20 @@ def _offsets(
     return across + c // _CORE_ROWS * leading + c % _CORE_ROWS * _CORE_BYTES
 
 
+@lru_cache(_KEPT_PLACES)
 def element_places(
     operand: Operand, base: int, rows: int, k: int, size: int, mn_major: bool
 ) -> Array:
-    """[rows, k], i8: the place of each element in the machine's shared memory.
+    """[rows, k], i8: the place of each element in the machine's shared memory; read-only.
 
-    base: the first place of the block's shared memory. size: bytes of an element.
+    base: the first place of the block's shared memory. size: bytes of an element. Kernels come back
+    to the same few buffers.
     """
     span = SWIZZLES[operand.swizzle]
     offsets = _offsets(operand.leading, operand.stride, span, rows, k, size, mn_major)
-    return swizzled(offsets + (base + operand.start), operand.swizzle)
+    found = swizzled(offsets + (base + operand.start), operand.swizzle)
+    found.flags.writeable = False
+    return found
 
 
 def chunks_of(places: Array, size: int, mn_major: bool) -> Array:

@@ -189,11 +189,16 @@ class MBarriers:
             self._learn(barrier, self._machine.clocks.only_happened(own))
         self.settle(barrier, at, thread)
 
-    def arrive_later(self, barrier: MBarrier, known: Array | None, at: int, thread: int) -> None:
-        """One arrival by an asynchronous operation."""
-        if known is not None:
-            self._learn(barrier, known)
-        self._count(barrier, 1, at, thread, True)
+    def arrive_later(
+        self, barrier: MBarrier, known: Array | None, at: int, thread: int, count: int = 1
+    ) -> None:
+        """Arrivals by an asynchronous operation, one after the other."""
+        while count > 0:
+            if known is not None:
+                self._learn(barrier, known)
+            in_phase = min(count, max(barrier.pending, 1))
+            self._count(barrier, in_phase, at, thread, True)
+            count -= in_phase
 
     def settle(self, barrier: MBarrier, at: int, thread: int) -> None:
         """End the phase if nothing more is awaited, and let go those that wait for it."""

@@ -47,10 +47,13 @@ class RemoteAccesses:
         clocks = self._machine.clocks
         own = clocks.agents_of(bucket.rows, WARP_AGENT) if agents is None else agents
         where = far.nonzero()[0]
+        if not isinstance(bucket.stamps, int):
+            where = where[::-1]  # the last of each counts
         _, first = np.unique(targets[where] * clocks.agents + own[where], return_index=True)
         for position in where[first].tolist():
             at, thread = bucket.origin(position)
-            self._add(int(targets[position]), int(own[position]), at, thread)
+            when = bucket.stamps if isinstance(bucket.stamps, int) else bucket.stamps[position]
+            self._add(int(targets[position]), int(own[position]), int(when), at, thread)
 
     def arrive(self, place: int, thread: int, at: int) -> None:
         """Note the use of an mbarrier by a thread."""
@@ -59,13 +62,14 @@ class RemoteAccesses:
             if target != int(self._block[thread]):
                 rows = np.array([thread // WARP])
                 agent = int(self._machine.clocks.agents_of(rows, WARP_AGENT)[0])
-                self._add(target, agent, at, thread)
+                self._add(target, agent, self._machine.clocks.stamp(), at, thread)
 
-    def _add(self, target: int, agent: int, at: int, thread: int) -> None:
+    def _add(self, target: int, agent: int, now: int, at: int, thread: int) -> None:
         if target in self._exited:
             text = "the shared memory of a block that may have exited is accessed"
             self._machine.findings.add(self._machine.geometry, "exited-block", text, at, thread)
-        self._last[target, agent] = (self._machine.clocks.stamp() | agent, at, thread)
+        if (target, agent) not in self._last or self._last[target, agent][0] <= now | agent:
+            self._last[target, agent] = (now | agent, at, thread)
 
     def threads_left(self) -> None:
         """Threads have exited: blocks that none is left of must know who has accessed them."""

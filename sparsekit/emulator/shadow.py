@@ -90,9 +90,11 @@ class SharedShadow:
         count = max(bucket.size_bytes >> self._shift, 1)
         cells: Array = bucket.index >> np.uint32(self._shift)
         rows = bucket.rows
+        now = bucket.stamps
         if count > 1:
             cells = (cells[:, None] + np.arange(count, dtype=np.uint32)).reshape(-1)
             rows = np.repeat(rows, count)
+            now = now if isinstance(now, int) else np.repeat(now, count)
         cells = cells.astype(np.intp)
         if not self._bounds:
             cells = np.minimum(cells, self._cells - 1)
@@ -106,15 +108,15 @@ class SharedShadow:
             if self._races:
                 self._check_order(bucket, count, cells, rows, stamps)
                 if agents is None:
-                    self._note_read(bucket.kind, cells, rows)
+                    self._note_read(bucket.kind, cells, rows, now)
                 else:
-                    self._note_async_read(cells, np.repeat(agents, count))
+                    self._note_async_read(cells, np.repeat(agents, count), now)
             return
         if agents is None:
             agent = self._clocks.agents_of(rows, _AGENTS[bucket.kind])
         else:
             agent = np.repeat(agents, count)
-        new = (agent + self._clocks.stamp()).astype(np.int32)
+        new = (agent + now).astype(np.int32)
         values = bucket.stored(self._cell) if bucket.kind == WRITE and self._races else None
         if self._races:
             self._check_order(bucket, count, cells, rows, stamps, values)
@@ -125,6 +127,8 @@ class SharedShadow:
             self.written[cells] = values
         if self._races and bucket.kind != STRONG_WRITE:
             other = self.writer.take(cells) != new
+            if bucket.kind == WRITE and not isinstance(now, int):
+                other = ((self.writer.take(cells) ^ new) & self._clocks.agent_mask) != 0
             if np.count_nonzero(other):
                 self._report_overwrites(bucket, other, count, cells, values)
 
@@ -232,21 +236,20 @@ class SharedShadow:
                 does = "reads" if bucket.kind == ASYNC_READ else "overwrites"
                 self._report_races(bucket, bad, count, cells, does, kind)
 
-    def _note_async_read(self, cells: Array, agents: Array) -> None:
-        now = self._clocks.stamp()
+    def _note_async_read(self, cells: Array, agents: Array, now: int | Array) -> None:
         for agent in np.unique(agents).tolist():
             table = self.async_reads.get(agent)
             if table is None:
                 table = self.async_reads[agent] = np.zeros(self._cells, np.int32)
-            table[cells[agents == agent]] = now | agent
+            mine = agents == agent
+            table[cells[mine]] = (now if isinstance(now, int) else now[mine]) | agent
 
-    def _note_read(self, kind: int, cells: Array, rows: Array) -> None:
+    def _note_read(self, kind: int, cells: Array, rows: Array, now: int | Array) -> None:
         name = "reads" if kind == READ else "strong_reads"
         table = getattr(self, name)
         if table is None:
             table = np.zeros((self._clocks.warps, self._cells), np.int32)
             setattr(self, name, table)
-        now = self._clocks.stamp()
         self.last_read[cells] = now
         table.reshape(-1)[self._clocks.warp_of_row[rows] * self._cells + cells] = now
 

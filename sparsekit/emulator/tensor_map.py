@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from sparsekit.emulator.memory import Allocation
@@ -22,6 +23,7 @@ _FORM = struct.Struct("<4s4BQ5I4Q5H5B")
 _ALIGN = 16
 _MOST_BOX = 256
 _MOST_STRIDE = 1 << 40
+_KEPT_MAPS = 64
 
 ELEMENT_BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "i32": 4, "u64": 8, "i64": 8, "fp16": 2, "fp32": 4, "fp32_ftz": 4,
@@ -116,6 +118,7 @@ class TensorMap:
         ).ljust(MAP_BYTES, b"\0")  # fmt: skip
 
 
+@lru_cache(_KEPT_MAPS)
 def unpack_map(data: bytes) -> TensorMap | None:
     """The map in 128 bytes; None where they hold none. Raises ArgumentError for a bad one."""
     magic, rank, dtype, swizzle, fill, address, *rest = _FORM.unpack_from(data)

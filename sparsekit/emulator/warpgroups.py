@@ -137,8 +137,6 @@ class Warpgroups:
 
     def commit(self, convoy: Convoy, mask: Array | None) -> None:
         machine = self._machine
-        if machine.log is not None:
-            machine.log.flush()
         for row in convoy.warps(mask).tolist():
             self._closed_at[row][self._committed[row]] = machine.clocks.until_now()
             self._committed[row] += 1

@@ -11,12 +11,13 @@ import torch
 
 from sparsekit.check.compare import tensor_sha256
 from sparsekit.check.reference import load_reference
-from sparsekit.check.workload import Unrunnable, Workload, make_workload
+from sparsekit.check.workload import Workload, make_workload
 from sparsekit.errors import (
     OF_ONE_KERNEL,
     ContextLostError,
     GpuError,
     NoKernelError,
+    TooLargeError,
     first_line,
 )
 from sparsekit.measure.buffers import bytes_of, copy_of
@@ -67,7 +68,7 @@ def bench_cases(
         try:
             workload = make_workload(op, reference, case, op.probes[0], device)
             yield bench_workload(workload, contenders, gpu_name, setup)
-        except (Unrunnable, torch.OutOfMemoryError) as error:
+        except (TooLargeError, torch.OutOfMemoryError) as error:
             yield BenchResult(op.name, case.name, gpu_name, None, reason=first_line(error))
 
 

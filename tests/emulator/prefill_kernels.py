@@ -59,11 +59,12 @@ def bits(outputs: dict[str, torch.Tensor]) -> dict[str, bytes]:
     return {name: t.contiguous().view(torch.uint8).numpy().tobytes() for name, t in outputs.items()}
 
 
-def never_runs(kernel: OwnKernel, heads: int, d_qk: int) -> list[str]:
-    """The blocks of code, as PTX, that no case reaches."""
+def never_runs(kernel: OwnKernel, heads: int, d_qk: int, more: Iterable[Sizes] = ()) -> list[str]:
+    """The blocks of code, as PTX, that no case reaches. more: cases beside CASES."""
     left: set[tuple[int, int]] | None = None
-    for name in CASES:
-        run = kernel.run(make_case(kernel, name, heads, d_qk))
+    for dims, options in (*CASES.values(), *more):
+        case = kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
+        run = kernel.run(case)
         uncovered = {(u.line, u.last_line) for r in run.reports for u in r.uncovered}
         left = uncovered if left is None else left & uncovered
     assert left is not None

@@ -323,3 +323,45 @@ def test_without_the_bounds_check_the_others_survive():
         ):
             arrays = {"source": SOURCE, "out": 1024}
             assert "bounds" not in found(body, arrays, 64, checks=chosen)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_copies_in_flight_to_one_place(schedule):
+    """Of one thread and on one mbarrier, and one after the other has ended."""
+    arrays, options = {"source": SOURCE}, {"schedule": schedule}
+    copy = LOAD.split(";", 1)[1]
+    twice = START + LOAD.replace("_, [r0], 512", "_, [r0], 1024") + copy + WAIT.format(0)
+    assert "race" in found(twice, arrays, **options)
+    assert (
+        found(twice.replace(copy, copy.replace("[r5]", "[r5+512]"), 1), arrays, **options) == set()
+    )
+    in_turn = START + LOAD + WAIT.format(0) + LOAD + WAIT.format(1)
+    assert found(in_turn, arrays, **options) == set()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_warp_is_in_order_with_itself_around_a_copy(schedule):
+    """Its accesses before and after are looked at together, and each at its time."""
+    body = START + "{} " + LOAD + "{} " + WAIT.format(0)
+    store, load = "@p0 st.shared.u32 [r5+1024], 1;", "@p0 ld.shared.u32 r9, [r5+1024];"
+    for before, after in ((store, store), (store, load), (store + load, store)):
+        assert found(body.format(before, after), {"source": SOURCE}, schedule=schedule) == set()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_the_last_read_counts_whatever_the_sizes(schedule):
+    """Reads of 4 and 16 bytes, one behind what a writer waits for: that one it overtakes."""
+    shared = ".shared .align 8 .b64 bar; .shared .align 8 .b64 other; " + SHARED.split(";", 1)[1]
+    start = START.replace("[r0], 1;", "[r0], 1; @p0 mbarrier.init.shared.b64 [r0+8], 1;")
+    small, large = "ld.shared.u32 r20, [r5];", "ld.shared.v4.u32 {r21, r22, r23, r24}, [r5];"
+    body = (
+        "mov.u32 r5, cells; setp.eq.u32 p4, tid, 32; @p4 st.shared.v4.u32 [r5], {tid, 1, 2, 3};"
+        + start + "setp.ne.u32 p3, warp, 0; @p3 bra OTHER;" + small
+        + "bar.warp.sync -1; @p0 mbarrier.arrive.shared.b64 _, [r0+8];" + large
+        + "bar.warp.sync -1; @p0 mbarrier.arrive.shared.b64 _, [r0]; LATE bra END;"
+        + "OTHER: " + WAIT.format(0) + "@p4 st.shared.u32 [r5], 7; END:"
+    )  # fmt: skip
+    options = {"threads": 64, "shared": shared, "schedule": schedule}
+    assert kinds(body.replace("LATE", ""), {}, **options) == []
+    for late in (small, large):
+        assert set(kinds(body.replace("LATE", late), {}, **options)) == {"race"}

@@ -7,7 +7,7 @@ import pytest
 
 from sparsekit.emulator import CHECKS, HostMemory, Launches, Memory, Piece, Schedule
 from sparsekit.emulator.memory import GLOBAL_BASE, INITIALISED
-from sparsekit.errors import ArgumentError
+from sparsekit.errors import TooLargeError
 
 PTX = """.version 8.0
 .target {target}
@@ -159,7 +159,7 @@ def test_the_bounds_are_those_of_the_piece():
 
 
 def test_too_large():
-    with pytest.raises(ArgumentError, match="the emulator takes"):
+    with pytest.raises(TooLargeError, match="the emulator takes"):
         HostMemory(Memory(), [Piece("x", 0, 0, 1 << 40, False)])
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 from own_kernel import OwnKernel
-from prefill_kernels import CASES, EAGER, LAZY, make_case, right_and_clean
+from prefill_kernels import CASES, EAGER, LAZY, make_case, never_runs, right_and_clean
 
 HEADS = 20  # the rest of a block's 64 are without any
 VARIANTS = ("split", "split128")
+# The merge takes parts four at a time: five of 256 columns, and rows that end in any of them.
+MANY_PARTS = (
+    {"s_q": 7, "s_kv": 600, "topk": 1100},
+    {"indices": "mixed", "topk_length": "hostile", "scale": 0.5},
+)
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +34,10 @@ def test_right_and_clean_in_parts(kernel):
 def test_right_and_clean_in_every_case(kernel, variant, name, d_qk):
     case = make_case(kernel[variant], name, HEADS, d_qk)
     right_and_clean(kernel[variant], case, [LAZY, EAGER])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d_qk", [576, 512])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_block_of_code_runs(kernel, variant, d_qk):
+    assert never_runs(kernel[variant], HEADS, d_qk, [MANY_PARTS]) == []

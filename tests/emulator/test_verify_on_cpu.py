@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -304,6 +305,76 @@ def test_inputs_are_read_only(store, tmp_path):
 def test_what_load_refuses(store, options, told):
     with pytest.raises(UsageError, match=told):
         sparsekit.load(SCALE, cache_dir=store, **options)
+
+
+# ---- what is too large
+
+
+@pytest.fixture
+def with_a_huge_case(tmp_path) -> str:
+    """`scale` with one more case, of 4 GiB in and out, whose data nobody must make."""
+    folder = tmp_path / "scale_cu"
+    shutil.copytree(SCALE, folder)
+    op, reference = folder / "op.py", folder / "reference.py"
+    small = '_case("small", ("smoke", "sanitize"), 7, 64),'
+    huge = '_case("huge", ("smoke",), 1 << 20, 1 << 10),'
+    op.write_text(op.read_text().replace(small, small + huge))
+    head = "def make_inputs(case, probe):\n"
+    refuse = '    assert case.name != "huge", "its data was made"\n'
+    assert head in reference.read_text()
+    reference.write_text(reference.read_text().replace(head, head + refuse))
+    return str(folder)
+
+
+@pytest.mark.parametrize("options", [["-j1"], ["-j2"], ["--bitwise"]], ids=str)
+def test_a_case_too_large_is_skipped_before_its_data_is_made(verify, with_a_huge_case, options):
+    reference = f"{with_a_huge_case}:plain"
+    code, told, _ = verify(reference, "--arch", "8.0,9.0", "--tag", "smoke", *options)
+    assert code == 0
+    ran = {(r["case"], r["arch"], r["skipped"], r["ok"]) for r in told["results"]}
+    skipped = {r["reason"] for r in told["results"] if r["skipped"]}
+    assert ("small", "sm_80", False, True) in ran
+    found = {(arch, skip, ok) for case, arch, skip, ok in ran if case == "huge"}
+    assert found == {("sm_80", True, None), ("sm_90", True, None)}
+    assert skipped == {"the call's tensors span 8589934592 bytes; the emulator takes 2147483648"}
+
+
+def test_nothing_but_cases_too_large_is_no_success(cli, verify, with_a_huge_case):
+    reference = f"{with_a_huge_case}:plain"
+    code, told, error = verify(reference, "--arch", "8.0", "--case", "huge")
+    assert code == 2
+    assert [r["skipped"] for r in told["results"]] == [True]
+    assert "nothing of scale_cu ran; see the reasons" in error
+    code, out, _ = cli("verify", reference, "--device", "cpu", "--arch", "8.0", "--case", "huge")
+    assert "0 ok, 0 failed, 1 skipped" in out
+    assert "the emulator takes" in out
+    code, _, error = cli("run", reference, "--device", "cpu", "--arch", "8.0", "--case", "huge")
+    assert code == 2
+    assert "the emulator takes" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("limit", ["bytes", "memory"])
+def test_a_call_that_turns_out_too_large_is_skipped(verify, monkeypatch, tmp_path, limit):
+    """The user's tensors, or scratch, or what the machine has: known only when it is run."""
+    from safetensors.torch import save_file
+
+    def refuse(*arguments):
+        raise MemoryError
+
+    if limit == "bytes":
+        monkeypatch.setattr("sparsekit.emulator.host_memory._MOST_BYTES", 1000)
+    else:
+        monkeypatch.setattr("sparsekit.operators.emulated_driver.HostMemory", refuse)
+    file = tmp_path / "mine.safetensors"
+    save_file({"x": torch.zeros(16, 16)}, file)
+    code, told, _ = verify(f"{SCALE}:plain", "--inputs", str(file), "--arch", "8.0")
+    (result,) = told["results"]
+    assert code == 2
+    assert result["skipped"]
+    assert result["ok"] is None
+    wanted = {"bytes": "span 2048 bytes; the emulator takes 1000", "memory": "not enough memory"}
+    assert wanted[limit] in result["reason"]
 
 
 # ---- processes

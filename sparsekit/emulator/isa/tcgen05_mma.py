@@ -108,8 +108,6 @@ def start_product(
             product.take_d(block, int(d[lane]))
         words = [int(v[lane]) for v in left_out]
         product.leave_out(words)
-        if c.log is not None:
-            c.log.flush()
         c.machine.engine.issue(TensorOperation(product.perform, thread // WARP))
 
 
@@ -243,7 +241,6 @@ def start_commit(
         ]
         known = None
         if c.log is not None:
-            c.log.flush()
             known = clocks.released(np.array([thread // WARP]))[0]
             clocks.let_know(known, agent_of(c, thread, TENSOR_AGENT))
             clocks.tick()
