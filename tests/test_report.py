@@ -382,7 +382,7 @@ def test_the_distribution_shows_every_sample_in_its_place():
     assert len({tuple(round(x) for x in places) for places in rows.values()}) == 1
     texts = [e.text for e in root.iter() if e.tag.endswith("text")]
     assert "plain@3.6, 21.09 us" in texts
-    assert {"-1.0%", "0%", "+1.0%"} <= set(texts)
+    assert {"-1%", "0%", "+1%"} <= set(texts)
     assert distribution(replace(SEED2, timings=())) == ""
 
 
@@ -394,6 +394,15 @@ def test_the_roofline_holds_its_points_under_the_roof():
     assert low[0] < high[0]
     assert low[1] > high[1]
     assert roofline([], ROOF) == ""
+
+
+def test_the_roofline_has_a_key_of_what_shares_a_colour():
+    points = [Point("a", 1.0, 2.0, "x"), Point("b", 2.0, 3.0, "y"), Point("c", 3.0, 4.0, "x")]
+    root = ElementTree.fromstring(roofline(points, ROOF))
+    texts = [e.text for e in root.iter() if e.tag.endswith("text")]
+    assert texts.count("x") == texts.count("y") == 1
+    drawn = [e.get("class") for e in root.iter() if e.tag.endswith("circle") and len(e)]
+    assert drawn == ["series0", "series1", "series0"]
 
 
 MARKED = """# Title

@@ -132,7 +132,7 @@ def _file_name(text: str) -> str:
 
 
 def _draw(file: Path, results: Sequence[ProfileResult], ceilings: Ceilings) -> None:
-    points = [Point(*p) for r in results if (p := r.roofline_point)]
+    points = [Point(*p, p[0]) for r in results if (p := r.roofline_point)]
     if not points:
         raise UsageError("--roofline needs a case whose FLOP are known")
     svg = standalone(roofline(points, ceilings))

@@ -23,6 +23,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { border-bottom: 1px solid var(--faint); padding: .25rem .6rem; text-align: left;
   white-space: nowrap; }
 td.right, th.right { text-align: right; } thead th { background: var(--soft); }
+td:first-child, th:first-child { position: sticky; left: 0; }
+td:first-child { background: var(--back); }
 pre { background: var(--soft); overflow-x: auto; padding: .6rem; }
 svg { display: block; height: auto; max-width: 45rem; width: 100%; }
 """
@@ -43,13 +45,15 @@ def render_html(
         body += [f"<h3>{escape(r.op)} {escape(r.case)}</h3>{p}" for r, p in plots if p]
     if ceilings:
         points = [
-            Point(f"{r.case} {t.label}", r.flop / r.bytes, t.tflops)
+            Point(f"{r.case} {t.label}", r.flop / r.bytes, t.tflops, r.op)
             for r in results
             for t in r.timings
             if r.flop and r.bytes and t.tflops
         ]
         points += [
-            Point(f"{r.case} {p[0]}, profiled", *p[1:]) for r in profiles if (p := r.roofline_point)
+            Point(f"{r.case} {p[0]}, profiled", *p[1:], f"{r.op}, profiled")
+            for r in profiles
+            if (p := r.roofline_point)
         ]
         if figure := roofline(points, ceilings):
             body.append(f"<h2>Roofline</h2>{figure}")

@@ -11,7 +11,8 @@ from html import escape
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.report.units import format_time
 
-_WIDTH, _MARGIN_LEFT, _MARGIN_RIGHT, _ROW = 720, 260, 20, 26
+_WIDTH, _MARGIN_RIGHT, _ROW = 720, 20, 26
+_CHARACTER, _GAP, _LABEL_ROW = 6.8, 8, 16  # the widest that 12 px text comes to, on average
 _ROOF_HEIGHT, _ROOF_BOTTOM, _ROOF_TOP = 360, 40, 20
 _SERIES = 6
 _SPARE = 1.06  # of an axis beyond the outermost sample
@@ -42,11 +43,12 @@ def standalone(svg: str) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One measured call: FLOP per byte moved, and TFLOP/s reached."""
+    """One measured call: FLOP per byte moved, and TFLOP/s reached. series: what shares a colour."""
 
     label: str
     flop_per_byte: float
     tflops: float
+    series: str = ""
 
 
 def distribution(result: BenchResult) -> str:
@@ -56,25 +58,29 @@ def distribution(result: BenchResult) -> str:
         samples = [s for own in timing.samples_s for s in own]
         if samples and timing.time_s is not None:
             off = [s / statistics.median(samples) - 1 for s in samples]
-            rows.append((f"{timing.label}, {format_time(timing.time_s)}", off))
+            label = timing.label.removeprefix(f"{result.op}:")
+            rows.append((f"{label}, {format_time(timing.time_s)}", off))
     if not rows:
         return ""
     reach = max(abs(x) for _, off in rows for x in off) or _LEAST_REACH
-    width = _WIDTH - _MARGIN_LEFT - _MARGIN_RIGHT
+    left = max(len(label) for label, _ in rows) * _CHARACTER + 2 * _GAP
+    width = _WIDTH - left - _MARGIN_RIGHT
 
     def x(value: float) -> float:
-        return _MARGIN_LEFT + (value / reach / _SPARE + 1) / 2 * width
+        return left + (value / reach / _SPARE + 1) / 2 * width
 
     bottom = _ROW * len(rows)
     parts = [_opened(bottom + _ROW + 10, f"samples of {result.case}")]
     for value in (-reach, 0.0, reach):
         parts.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" '
                      f'y1="0" y2="{bottom}"/>')  # fmt: skip
-        parts.append(_text(x(value), bottom + 18, f"{value:+.1%}" if value else "0%", "middle"))
+        parts.append(
+            _text(x(value), bottom + 18, f"{100 * value:+.2g}%" if value else "0%", "middle")
+        )
     for number, (label, off) in enumerate(rows):
         y = _ROW * number + _ROW / 2
         color = f"series{number % _SERIES}"
-        parts.append(_text(_MARGIN_LEFT - 8, y + 4, label, "end"))
+        parts.append(_text(left - _GAP, y + 4, label, "end"))
         parts += [f'<circle class="{color}" cx="{x(v):.1f}" cy="{y:.1f}" r="2.5"/>' for v in off]
     return "".join([*parts, "</svg>"])
 
@@ -108,7 +114,6 @@ def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
         _text(x(slope), y(copy_gbps * slope / 1e3) - 8, f"copy {copy_gbps:.0f} GB/s", "end"),
         _text(left - 6, top - 6, "TFLOP/s", "start"),
         _text((left + right) / 2, _ROOF_HEIGHT - 6, "FLOP per byte", "middle"),
-        _text(left - 6, y(matmul_tflops) + 4, f"{matmul_tflops:.0f}", "end"),
     ]
     for decade in _decades(x_low, x_high):
         parts.append(f'<line class="grid" x1="{x(decade):.1f}" x2="{x(decade):.1f}" '
@@ -118,7 +123,14 @@ def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
         parts.append(f'<line class="grid" x1="{left:.1f}" x2="{right:.1f}" '
                      f'y1="{y(decade):.1f}" y2="{y(decade):.1f}"/>')  # fmt: skip
         parts.append(_text(left - 6, y(decade) + 4, f"{decade:g}", "end"))
+    names = list(dict.fromkeys(p.series for p in points if p.series))
+    for number, name in enumerate(names):
+        at = bottom - _LABEL_ROW * (len(names) - number) + _GAP
+        parts.append(f'<circle class="series{number % _SERIES}" cx="{right - _GAP:.1f}" '
+                     f'cy="{at - 4:.1f}" r="5"/>')  # fmt: skip
+        parts.append(_text(right - 2 * _GAP - 2, at, name, "end"))
     for number, point in enumerate(points):
+        number = names.index(point.series) if point.series else number
         title = f"{point.label}: {point.tflops:.3g} TFLOP/s at {point.flop_per_byte:.3g} FLOP/byte"
         parts.append(
             f'<circle class="series{number % _SERIES}" cx="{x(point.flop_per_byte):.1f}" '
