@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ _PTXAS_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 # Where folders lie for a user without a home: nothing is there, and nobody, root neither, can make
 # a folder there, so that the store becomes a temporary one, with the warning.
 NOWHERE = Path("/proc/no-home")
+_THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,22 @@ def child_environment(keep: Mapping[str, str]) -> dict[str, str]:
 def own_environment(keep: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child that is this program again: ours, and what is given."""
     return {**os.environ, **keep}
+
+
+@contextmanager
+def children_of_one_thread() -> Iterator[None]:
+    """Processes that start in this context have a core each, unless the user says otherwise.
+
+    numpy's library reads how many threads it is to have when it is loaded, and nothing can tell it
+    later; more than there are cores wait for each other, spinning.
+    """
+    unset = [name for name in _THREAD_COUNTS if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]
 
 
 def _project_table(folder: Path) -> dict[str, object]:

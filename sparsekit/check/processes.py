@@ -10,13 +10,12 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from sparsekit.errors import SparsekitError
+from sparsekit.settings import children_of_one_thread
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 T = TypeVar("T")
 R = TypeVar("R")
 Setup = Callable[..., Callable[[Any], Any]]
@@ -43,7 +42,7 @@ def run_in_processes(
         for _ in range(min(count, len(tasks))):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, setup, arguments), daemon=True)
-            with _one_thread_each():
+            with children_of_one_thread():
                 process.start()
             processes.append(process)
             theirs.close()
@@ -64,21 +63,6 @@ def run_in_processes(
             process.terminate()
         for process in processes:
             process.join()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started here have a core each: threads of numpy's would wait for one, spinning.
-
-    numpy's library reads this when it is loaded, and nothing can tell it later.
-    """
-    unset = [name for name in _THREADS if name not in os.environ]
-    os.environ.update(dict.fromkeys(unset, "1"))
-    try:
-        yield
-    finally:
-        for name in unset:
-            del os.environ[name]
 
 
 def _received(connection: Connection, task: Any) -> Any:

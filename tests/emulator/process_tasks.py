@@ -11,11 +11,15 @@ from sparsekit.errors import UsageError
 
 
 def doing(name: str):
-    return {"echo": _echo, "die": _die, "fail": _fail, "refuse": _refuse}[name]
+    return {"echo": _echo, "die": _die, "fail": _fail, "refuse": _refuse, "threads": _threads}[name]
 
 
 def _echo(task):
     return task
+
+
+def _threads(task):
+    return os.environ.get(task)
 
 
 def _die(task):

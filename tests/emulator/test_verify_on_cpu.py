@@ -412,6 +412,15 @@ def test_processes():
         list(run_in_processes(doing, ("refuse",), [1], 1))
 
 
+def test_processes_have_a_thread_of_numpy_each(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # the user's own
+    names = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"]
+    found = dict(run_in_processes(doing, ("threads",), names, 2))
+    assert found == {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "3"}
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
 _PARENT = """
 import os, sys, time
 sys.path.insert(0, {tests!r})
