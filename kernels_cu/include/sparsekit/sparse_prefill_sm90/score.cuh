@@ -15,9 +15,6 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
                                                 float sm_scale) {
   const int warp = place.warp, lane = place.lane, g = place.g, t = place.t, items = place.items;
   setmaxnreg_inc_sync_aligned_u32<kScoreRegs>();
-  const int matrix_row = warp * kMmaK + lane % 16;
-  const unsigned matrix_offset = matrix_row * kLineBytes, matrix_piece = lane / 16;
-  const unsigned row_swizzle = lane % 8;
   Position at;
   int tile_parity = 0, p_parity = 1;  // p_free: no phase has ended, so 1 does not wait
 
@@ -27,8 +24,8 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
   Softmax rows;
 
   // P and alpha of a tile to the value warpgroups: written, and when that is done, announced.
-  const int p_address = shared_address(&smem.p[0][0]) + matrix_offset +
-                        (matrix_piece ^ row_swizzle) * kPieceBytes;
+  const int p_address = shared_address(&smem.p[warp * kMmaK + lane % 16][0]) +
+                        (lane / 16 ^ lane % 8) * kPieceBytes;
   const auto write_p = [&] {
     wait(smem.p_free, p_parity);
     p_parity ^= 1;
@@ -60,14 +57,17 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
   // Q from its slot to registers.
   unsigned q_reg[kQRegChunks][kSteps][4];
   const auto read_q = [&](int number) {
+    // Read anew: kept over the loop, what hangs on it would crowd out Q.
+    const unsigned lane_now = tid_x() % static_cast<unsigned>(kWarp);
+    const unsigned first = (warp * kMmaK + lane_now % 16) * kLineBytes;
     wait(smem.full[at.slot], at.parity);
 #pragma unroll
     for (int c = 0; c < kQRegChunks; ++c) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
         ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            q_reg[c][k], shared_address(&smem.ring[at.slot][c][0][0]) + matrix_offset +
-                             ((2 * k + matrix_piece) ^ row_swizzle) * kPieceBytes);
+            q_reg[c][k], shared_address(&smem.ring[at.slot][c][0][0]) + first +
+                             ((2 * k + lane_now / 16) ^ lane_now % 8) * kPieceBytes);
       }
     }
     arrive(smem.q_read[number % kQReads]);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       }
       wgmma_commit_group_sync_aligned();
 
-      const unsigned* listed = &smem.rows[at.plan][lane];
+      const unsigned* listed = &smem.rows[at.plan][tid_x() % kWarp];
       const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
       const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
       wgmma_wait_group_sync_aligned<0>();
@@ -136,7 +136,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
 #pragma unroll
           for (int e = 0; e < 32; ++e) s[e] *= sm_scale;
         }
-        rows.tile(s, p, alpha, listed_low, listed_high, t, scale);
+        rows.tile(s, p, alpha, listed_low, listed_high, scale);
       } else {
 #pragma unroll
         for (int e = 0; e < 32; e += 2) p[e / 2] = cvt_rn_bf16x2_f32(s[e + 1], s[e]);

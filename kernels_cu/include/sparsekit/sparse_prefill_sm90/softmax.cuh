@@ -1,6 +1,7 @@
 // Online softmax of the tiles of a row.
 #pragma once
 
+#include "sparsekit/ptx/special_register.cuh"
 #include "sparsekit/sparse_prefill_sm90/primitives.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
@@ -44,10 +45,10 @@ struct Softmax {
   /// S of one tile to P, packed in pairs, and the factors of O. Weights are computed with the
   /// reference as it is before the maximum is known; those that need another are computed again.
   __device__ __forceinline__ void tile(float (&s)[32], unsigned (&p)[16], float (&alpha)[2],
-                                       unsigned listed_low, unsigned listed_high, int t,
-                                       float scale) {
+                                       unsigned listed_low, unsigned listed_high, float scale) {
     constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
     if ((listed_low & listed_high) != 0xffffffff) {
+      const int t = tid_x() % 4;  // read anew: it is seldom needed
 #pragma unroll
       for (int e = 0; e < 32; ++e) {
         const int column = e / 4 * 8 + e % 2;
