@@ -71,6 +71,43 @@ def test_vectors_in_every_space(space, kind, size, vector):
     assert after["target"].tobytes() == data.tobytes()
 
 
+@pytest.mark.parametrize("space", ["", ".global"])
+@pytest.mark.parametrize(
+    "kind",
+    ["b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64"],
+)
+@pytest.mark.parametrize("vector", [1, 2, 4])
+def test_ldu(space, kind, vector):
+    """Loads an address that all lanes of a warp share; narrow ones extend as those of ld do."""
+    bits = int(kind[1:])
+    size = bits // 8 * vector
+    if size > 16:
+        pytest.skip("no such access")
+    registers = kind[0] if kind[0] == "f" else {8: "r", 16: "r", 32: "r", 64: "l"}[bits]
+    if kind == "f64":
+        registers = "g"
+    if bits == 16:
+        registers = "h"
+    names = [f"{registers}{8 + k}" for k in range(vector)]
+    braced = "{" + ", ".join(names) + "}" if vector > 1 else names[0]
+    vec = f".v{vector}" if vector > 1 else ""
+    stored = {"f": kind, "r": "u32", "h": "b16", "l": "b64", "g": "f64"}[registers]
+    out = int(stored[1:]) // 8
+    body = f"""mad.wide.u32 l0, warp, {size}, source; mad.wide.u32 l1, tid, {out * vector}, target;
+    ldu{space}{vec}.{kind} {braced}, [l0+{size}];"""
+    body += "".join(f"st.global.{stored} [l1+{k * out}], {n};" for k, n in enumerate(names))
+    data = RNG.integers(0, 256, 3 * size, dtype=np.uint8)
+    data[-1] |= 0x80
+    arrays = {"source": data, "target": np.zeros(64 * vector, f"u{out}")}
+    after = clean(".reg .f64 g<16>;" + body, arrays, 64)["target"]
+    elements = data.reshape(3 * vector, bits // 8)
+    for lane in range(64):
+        for k in range(vector):
+            raw = elements[(lane // 32 + 1) * vector + k].tobytes()
+            value = int.from_bytes(raw, "little", signed=kind[0] == "s")
+            assert int(after[lane * vector + k]) == value % 256**out
+
+
 def test_stores_take_the_low_bits():
     after = clean(
         "add.u64 l0, out, 0; mov.u32 r0, 0x12345678; @p0 bra L; st.global.u8 [out+1], r0;"
