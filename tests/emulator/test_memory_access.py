@@ -186,6 +186,25 @@ def test_hints_change_nothing():
     assert list(after["target"]) == list(data)
 
 
+def test_hints_about_lines_change_nothing():
+    """Policies, priorities and prefetches; what discard names is not read before it is written."""
+    data = np.arange(128, dtype=np.uint32)
+    body = """
+    mad.wide.u32 l0, tid, 16, source; mad.wide.u32 l1, tid, 16, target;
+    prefetch.global.L2::evict_last [source]; prefetch.global.L2::evict_normal [source+128];
+    prefetchu.L1 [source]; applypriority.global.L2::evict_normal [source], 128; pmevent 7;
+    applypriority.L2::evict_normal [source], 128; pmevent.mask 3;
+    createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64 l3, [source], 256, 512;
+    createpolicy.range.L2::evict_first.b64 l4, [source], 256, 512; mov.b64 l5, 1;
+    createpolicy.cvt.L2.b64 l6, l5; discard.global.L2 [target], 128; discard.L2 [target+128], 128;
+    bar.warp.sync -1; ld.global.L2::cache_hint.v4.b32 {r0, r1, r2, r3}, [l0], l3;
+    st.global.L2::cache_hint.v4.b32 [l1], {r0, r1, r2, r3}, l6;
+    """
+    after = clean(body, {"source": data, "target": np.zeros(128, np.uint32)})
+    assert list(after["target"]) == list(data)
+    assert list(after["source"]) == list(data)
+
+
 def test_addresses_wrap_as_registers_do():
     values = [random.Random(1).getrandbits(32) for _ in range(4)]
     body = "add.u64 l, base, 8; ld.global.u32 d0, [l+-8];"
