@@ -193,7 +193,7 @@ def membermask(instruction: Instruction) -> Operand | None:
     code = instruction.opcode
     if code.base in _WITH_MEMBERS and "sync" in code.modifiers:
         return instruction.operands[-1]
-    if code.base in ("bar", "barrier") and "warp" in code.modifiers:
+    if code.base == "bar" and "warp" in code.modifiers:
         return instruction.operands[-1]
     return None
 

@@ -62,6 +62,46 @@ def test_reductions():
     assert set(after["out"]) == {40 + 2000 + 560000}
 
 
+VOTES = {
+    "none": lambda t: False, "all": lambda t: True, "first": lambda t: t == 0,
+    "all but the last": lambda t: t < 63, "odd": lambda t: t % 2 == 1, "warp": lambda t: t >= 32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vote", VOTES)
+@pytest.mark.parametrize("base", ["bar", "bar.cta", "barrier", "barrier.cta"])
+def test_reductions_of_named_barriers(base, vote):
+    """The first 64 of 96 threads meet, each with a predicate; every one of them has the result."""
+    bits = [VOTES[vote](t) for t in range(64)]
+    votes = np.array([*bits, *[not bits[0]] * 32], np.uint32)
+    aligned = [".aligned", ""] if base.startswith("barrier") else [""]
+    for tail in aligned:
+        body = f"""mad.wide.u32 l0, tid, 4, votes; ld.global.u32 r0, [l0]; setp.ne.u32 p0, r0, 0;
+        setp.ge.u32 p1, warp, 2; @p1 bra END; {base}.red.and{tail}.pred p2, 3, 64, p0;
+        {base}.red.or{tail}.pred p3, 4, 64, p0; {base}.red.and{tail}.pred p4, 3, 64, !p0;
+        {base}.red.or{tail}.pred p5, 4, 64, !p0; {base}.red.popc{tail}.u32 r1, 5, 64, p0;
+        selp.u32 r2, 1, 0, p2; selp.u32 r3, 2, 0, p3; selp.u32 r4, 4, 0, p4;
+        selp.u32 r5, 8, 0, p5; add.u32 r2, r2, r3; add.u32 r4, r4, r5; add.u32 r2, r2, r4;
+        mad.lo.u32 r2, r1, 16, r2; mad.wide.u32 l1, tid, 4, out; st.global.u32 [l1], r2; END:"""
+        after = clean(body, {"votes": votes, "out": np.full(96, 7, np.uint32)}, 96)
+        wanted = all(bits) | any(bits) << 1 | (not any(bits)) << 2 | (not all(bits)) << 3
+        assert list(after["out"]) == [wanted + 16 * sum(bits)] * 64 + [7] * 32
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("form", ["", ".cta"])
+@pytest.mark.parametrize("aligned", ["", ".aligned"])
+def test_barrier_arrive(schedule, form, aligned):
+    """One warp writes and goes on; the other waits for it before it reads."""
+    body = f"""mov.u32 r0, cells; mad.lo.u32 r1, lane, 4, r0; setp.eq.u32 p0, warp, 0;
+    @p0 bra TAKE; add.u32 r2, lane, 100; st.shared.u32 [r1], r2;
+    barrier{form}.arrive{aligned} 1, 64; bra END;
+    TAKE: barrier{form}.sync{aligned} 1, 64; xor.b32 r3, lane, 31; mad.lo.u32 r4, r3, 4, r0;
+    ld.shared.u32 r5, [r4]; mad.wide.u32 l0, lane, 4, out; st.global.u32 [l0], r5; END:"""
+    after = clean(body, {"out": 128}, 64, shared=CELLS, schedule=schedule)
+    assert list(after["out"]) == [131 - t for t in range(32)]
+
+
 def test_threads_that_have_exited_are_not_awaited():
     body = "setp.lt.u32 p0, tid, 40; @p0 exit; bar.sync 0; mov.u32 r1, 1;"
     assert kinds(body, {}, 96) == []

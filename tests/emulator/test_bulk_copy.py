@@ -119,7 +119,8 @@ INTEGERS = {
     "dec": lambda a, b, n: b if a == 0 or a > b else a - 1,
 }  # fmt: skip
 KINDS = [
-    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("and", "b32"), ("or", "b64"), ("xor", "b32"),
+    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("and", "b32"), ("or", "b32"), ("or", "b64"),
+    ("xor", "b32"),
     ("min", "u32"), ("max", "s32"), ("min", "s64"), ("max", "u64"), ("inc", "u32"), ("dec", "u32"),
 ]  # fmt: skip
 

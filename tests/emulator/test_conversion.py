@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 
 import pytest
 from one_instruction import BYTES, run
@@ -138,6 +139,81 @@ def test_modifiers():
                 positive = finite(0) if number.negative and number.kind != NAN else number
                 assert same_float(relu, encode(positive, form, mode), form), hex(x)
                 assert same_float(limit, encode(number, form, mode, satfinite=True), form), hex(x)
+
+
+def saturated(number, form, mode="rn"):
+    """.sat of a floating-point result: [0, 1], and +0 of a NaN."""
+    return encode(saturate(decode(encode(number, form, mode), form)), form)
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_saturated_floats(source):
+    form = FORMATS[source]
+    values = floats(form) + near(form, 80) + [1 << (form.bits - 2), form.bias << form.mantissa_bits]
+    for target in FLOATS:
+        exact = target in ("f64", source) or (target == "f32" and source != "f64")
+        modes = [""] if exact else ["rn", "rz", "rm", "rp"]
+        ftzs = ("", ".ftz") if "f32" in (source, target) else ("",)
+        for mode in modes:
+            for ftz in ftzs:
+                body = f"cvt{'.' * bool(mode)}{mode}{ftz}.sat.{target}.{source} d0, a;"
+                (found,) = run(body, [(source, values)], [target])
+                for x, result in zip(values, found, strict=True):
+                    number = decode(flush(x, form) if ftz and source == "f32" else x, form)
+                    wanted = saturated(number, FORMATS[target], mode or "rn")
+                    if ftz and target == "f32":
+                        rounded = flush_rounded(number, F32, mode or "rn")
+                        wanted = saturated(decode(rounded, F32), F32)
+                    assert result == wanted, (body, hex(x), hex(result), hex(wanted))
+
+
+@pytest.mark.parametrize("source", ["f16", "bf16"])
+def test_singles_of_halves_flushed(source):
+    """.ftz is of f32: a subnormal bf16 is a subnormal f32, a subnormal f16 is not."""
+    values = floats(FORMATS[source])
+    (found,) = run(f"cvt.ftz.f32.{source} d0, a;", [(source, values)], ["f32"])
+    for x, result in zip(values, found, strict=True):
+        wanted = flush(encode(decode(x, FORMATS[source]), F32), F32)
+        assert same_float(result, wanted, F32), (hex(x), hex(result))
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_saturated_integers_that_stay_floats(kind):
+    form = FORMATS[kind]
+    values = floats(form) + near(form, 80)
+    values += [encode(finite(n), form) for n in (Fraction(1, 2), Fraction(3, 2), Fraction(-1, 2))]
+    for mode in ("rni", "rzi", "rmi", "rpi"):
+        (found,) = run(f"cvt.{mode}.sat.{kind}.{kind} d0, a;", [(kind, values)], [kind])
+        for x, result in zip(values, found, strict=True):
+            number = decode(x, form)
+            if number.kind == "finite":
+                number = finite(round_integer(number.value, mode[:2]), number.negative)
+            assert result == encode(saturate(number), form), (mode, hex(x), hex(result))
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+def test_saturated_floats_of_integers(source):
+    values = integers(width(source))
+    for target in FLOATS:
+        for mode in ("rn", "rz", "rm", "rp"):
+            body = f"cvt.{mode}.sat.{target}.{source} d0, a;"
+            (found,) = run(body, [(source, values)], [target])
+            for x, result in zip(values, found, strict=True):
+                wanted = saturated(finite(as_integer(x, source)), FORMATS[target], mode)
+                assert result == wanted, (body, hex(x), hex(result))
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_saturated_integers_of_floats(source):
+    """.sat changes nothing: the result is clamped in any case."""
+    form = FORMATS[source]
+    values = floats(form) + near(form, 40)
+    for target in INTEGERS:
+        body = f"cvt.rni.sat.{target}.{source} d0, a;"
+        (found,) = run(body, [(source, values)], [target])
+        for x, result in zip(values, found, strict=True):
+            wanted = integer_of(decode(x, form), "rn", source, target)
+            assert result == wanted & (256 ** BYTES[target] - 1), (body, hex(x), hex(result))
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import random
 import struct
+from fractions import Fraction
 
 import pytest
 from one_instruction import run
 from samples import FORMATS, columns, f32_bits, floats, near, pairs, same_float, triples
 from scalar_model import (
+    INF,
     NAN,
+    Number,
     add,
     decode,
     divide,
@@ -231,8 +234,9 @@ def test_extremes():
         )  # fmt: skip
 
 
-def ulps(bits: int) -> int:
-    return bits if bits < 1 << 31 else (1 << 31) - bits
+def ulps(bits: int, width: int = 32) -> int:
+    sign = 1 << (width - 1)
+    return bits if bits < sign else sign - bits
 
 
 def within(count, form):
@@ -241,7 +245,7 @@ def within(count, form):
     def close(found, wanted):
         if same_float(found, wanted, form):
             return True
-        return abs(ulps(found) - ulps(wanted)) <= count
+        return abs(ulps(found, form.bits) - ulps(wanted, form.bits)) <= count
 
     return close
 
@@ -320,6 +324,49 @@ def test_approximate_doubles():
     )  # fmt: skip
 
 
+def test_approximate_roots_of_doubles():
+    """rsqrt.approx.f64 keeps subnormal numbers; with .ftz they are zeros, and only the upper halves
+    of the operand and of the result count."""
+    form = FORMATS["f64"]
+    rows = [(b,) for b in floats(form) + near(form, 80)]
+    rows += [(b,) for b in (0x7FEFFFFF_FFFFFFFF, 0x00100000_00000001, 0x3FF00000_FFFFFFFF)]
+
+    def model(bits):
+        root = square_root(decode(bits, form))
+        return encode(divide(finite(1), root), form)
+
+    check("rsqrt.approx.f64 d0, a;", "f64", rows, model, close=within(4, form))
+
+    def upper(bits):
+        return model(flush(bits & ~0xFFFFFFFF, form))
+
+    def close(found, wanted):
+        if same_float(found, wanted, form):
+            return True
+        return abs((found >> 32) - (wanted >> 32)) <= 1 and found & 0xFFFFFFFF == 0
+
+    check("rsqrt.approx.ftz.f64 d0, a;", "f64", rows, upper, close=close)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_mad(mode):
+    """mad of f32 and f64 is fma: the product is not rounded."""
+
+    def exact(a, b, c):
+        return fma(a, b, c, mode)
+
+    for kind in ("f32", "f64"):
+        rows = rows_of(kind, 3)
+        check(f"mad.{mode}.{kind} d0, a, b, c;", kind, rows, rounded(kind, exact, mode))
+        for ftz, sat in ((True, False), (False, True), (True, True)) if kind == "f32" else ():
+            text = f"mad.{mode}{'.ftz' * ftz}{'.sat' * sat}.f32 d0, a, b, c;"
+            check(text, kind, rows, rounded(kind, exact, mode, ftz, sat))
+
+
+def subtract(a, b):
+    return add(a, -b)
+
+
 def pack2(low, high, bits):
     return low | high << bits
 
@@ -327,7 +374,9 @@ def pack2(low, high, bits):
 def test_pairs_of_singles():
     form = FORMATS["f32"]
     twos, threes = rows_of("f32", 2, 60), rows_of("f32", 3, 60)
-    for op, exact, rows in (("add", add, twos), ("mul", multiply, twos), ("fma", fma, threes)):
+    for op, exact, rows in (
+        ("add", add, twos), ("sub", subtract, twos), ("mul", multiply, twos), ("fma", fma, threes)
+    ):  # fmt: skip
         half = len(rows) // 2
         both = [
             tuple(pack2(x, y, 32) for x, y in zip(first, second, strict=True))
@@ -410,6 +459,100 @@ def test_mixed_precision(kind):
             x, y, z = decode(a, half), decode(b, half), decode(c, single)
             assert same_float(result, encode(fma(x, y, z, mode), single, mode), single)
             assert same_float(total, encode(add(x, z, mode), single, mode), single)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_differences_of_pairs_of_singles(mode):
+    rows = rows_of("f32", 2, 60)
+    both = [
+        tuple(pack2(x, y, 32) for x, y in zip(first, second, strict=True))
+        for first, second in zip(rows, reversed(rows), strict=True)
+    ]
+    for ftz in ("", ".ftz"):
+        body = f"sub.{mode}{ftz}.f32x2 d0, a, b;"
+        (found,) = run(body, [("b64", c) for c in columns(both)], ["b64"])
+        model = rounded("f32", lambda a, b: add(a, -b, mode), mode, bool(ftz))
+        for row, result in zip(both, found, strict=True):
+            for shift in (0, 32):
+                wanted = model(*(x >> shift & 0xFFFFFFFF for x in row))
+                assert same_float(result >> shift & 0xFFFFFFFF, wanted, FORMATS["f32"]), body
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_mixed_differences(kind):
+    """A half less an f32; .sat clamps the result."""
+    half, single = FORMATS[kind], FORMATS["f32"]
+    rng = random.Random(4)
+    halves, singles = floats(half) + near(half, 60), floats(single) + near(single, 60)
+    rows = [(rng.choice(halves), rng.choice(singles)) for _ in range(300)]
+    rows += [(0, 0), (0, 1 << 31), (1 << 15, 0), (1 << 15, 1 << 31)]
+    inputs = list(zip((kind, "f32"), columns(rows), strict=True))
+    for mode in ("", *MODES):
+        for sat in ("", ".sat"):
+            body = f"sub{'.' * bool(mode)}{mode}{sat}.f32.{kind} d0, a, b;"
+            (found,) = run(body, inputs, ["f32"])
+            for (a, b), result in zip(rows, found, strict=True):
+                exact = add(decode(a, half), -decode(b, single), mode or "rn")
+                wanted = encode(exact, single, mode or "rn")
+                if sat:
+                    wanted = encode(saturate(decode(wanted, single)), single)
+                assert same_float(result, wanted, single), (body, hex(a), hex(b), hex(result))
+
+
+def power_of_two(number):
+    if number.kind == NAN:
+        return number
+    if number.kind == INF or abs(number.value) > 400:
+        return finite(0) if number.negative else Number(INF)
+    return finite(Fraction(2.0 ** float(number.value)))
+
+
+def hyperbolic_tangent(number):
+    if number.kind == NAN or number.is_zero:
+        return number
+    if number.kind == INF:
+        return finite(-1 if number.negative else 1)
+    return finite(Fraction(math.tanh(float(number.value))))
+
+
+def half_values(single):
+    form = FORMATS[single]
+    rng = random.Random(5)
+    values = floats(form) + near(form, 100) + [rng.getrandbits(16) for _ in range(200)]
+    steps = [Fraction(n, 4) for n in range(-110, 80)]
+    return values + [encode(finite(n), form) for n in steps]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f16x2", "bf16x2"])
+def test_approximations_of_halves(kind):
+    """ex2: relative 2^-9.9 of f16, 2^-7 of bf16; tanh: absolute 2^-10.987 and 2^-8; and half of the
+    last bit. Infinities, zeros and NaN are exact."""
+    single = kind.removesuffix("x2")
+    form = FORMATS[single]
+    values = half_values(single)
+    texts = [("ex2.approx", False), ("ex2.approx.ftz", True), ("tanh.approx", False)]
+    for opcode, ftz in texts[kind.startswith("bf16") :]:
+        exact = hyperbolic_tangent if opcode.startswith("tanh") else power_of_two
+        if kind == single:
+            rows = [(x,) for x in values]
+            (found,) = run(f"{opcode}.{kind} d0, a;", [(kind, values)], [kind])
+        else:
+            rows = list(zip(values, reversed(values), strict=True))
+            packed = [pack2(*row, 16) for row in rows]
+            (found,) = run(f"{opcode}.{kind} d0, a;", [("b32", packed)], ["b32"])
+        for row, result in zip(rows, found, strict=True):
+            for place, x in enumerate(row):
+                bits = result >> 16 * place & 0xFFFF
+                true = exact(decode(flush(x, form) if ftz else x, form))
+                wanted = flush_rounded(true, form, "rn") if ftz else encode(true, form)
+                if same_float(bits, wanted, form):
+                    continue
+                got = decode(bits, form)
+                assert got.kind == true.kind == "finite", (opcode, hex(x), hex(bits), hex(wanted))
+                bound = {"f16": 2.0**-9.9, "bf16": 2.0**-7}[single] * abs(true.value)
+                if exact is hyperbolic_tangent:
+                    bound = {"f16": 2.0**-10.987, "bf16": 2.0**-8}[single]
+                assert abs(got.value - true.value) <= bound, (opcode, hex(x), hex(bits))
 
 
 COMPARISONS = {

@@ -121,6 +121,21 @@ def test_24_bit_products(kind):
         )  # fmt: skip
 
 
+def test_24_bit_product_with_a_saturated_sum():
+    """Bits 47..16 of the product, and a sum clamped to s32."""
+    rows = triples(integers(32), 300, 32)
+    rows += [(0x7FFFFF, 0x7FFFFF, c) for c in (0x7FFFFFFF, 0x40000000, 0x3FFFFFFF, 0x80000000)]
+    rows += [(0x800000, 0x7FFFFF, c) for c in (0x80000000, 0xC0000000, 0xBFFFFFFF, 0x7FFFFFFF)]
+
+    def model(a, b, c):
+        return clamp((signed(a, 24) * signed(b, 24) >> 16) + as_integer(c, "s32"), "s32")
+
+    wanted = [model(*row) for row in rows]
+    assert 2**31 - 1 in wanted
+    assert -(2**31) in wanted
+    check("mad24.hi.sat.s32 d0, a, b, c;", ["s32"] * 3, rows, "s32", model)
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_div_rem_min_max(kind):
     rows = [(a, b) for a, b in two(kind) if b]
@@ -151,10 +166,11 @@ def test_neg_abs(kind):
 
 def test_relu_and_packed():
     rows = two("s32")
-    check(
-        "min.relu.s32 d0, a, b;", ["s32"] * 2, rows, "s32",
-        lambda a, b: max(0, min(signed(a, 32), signed(b, 32))),
-    )  # fmt: skip
+    for name, extreme in (("min", min), ("max", max)):
+        check(
+            f"{name}.relu.s32 d0, a, b;", ["s32"] * 2, rows, "s32",
+            lambda a, b, f=extreme: max(0, f(signed(a, 32), signed(b, 32))),
+        )  # fmt: skip
 
     def halves(op, kind):
         def model(a, b):

@@ -71,6 +71,43 @@ def test_vectors_in_every_space(space, kind, size, vector):
     assert after["target"].tobytes() == data.tobytes()
 
 
+@pytest.mark.parametrize("space", ["", ".global"])
+@pytest.mark.parametrize(
+    "kind",
+    ["b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64"],
+)
+@pytest.mark.parametrize("vector", [1, 2, 4])
+def test_ldu(space, kind, vector):
+    """Loads an address that all lanes of a warp share; narrow ones extend as those of ld do."""
+    bits = int(kind[1:])
+    size = bits // 8 * vector
+    if size > 16:
+        pytest.skip("no such access")
+    registers = kind[0] if kind[0] == "f" else {8: "r", 16: "r", 32: "r", 64: "l"}[bits]
+    if kind == "f64":
+        registers = "g"
+    if bits == 16:
+        registers = "h"
+    names = [f"{registers}{8 + k}" for k in range(vector)]
+    braced = "{" + ", ".join(names) + "}" if vector > 1 else names[0]
+    vec = f".v{vector}" if vector > 1 else ""
+    stored = {"f": kind, "r": "u32", "h": "b16", "l": "b64", "g": "f64"}[registers]
+    out = int(stored[1:]) // 8
+    body = f"""mad.wide.u32 l0, warp, {size}, source; mad.wide.u32 l1, tid, {out * vector}, target;
+    ldu{space}{vec}.{kind} {braced}, [l0+{size}];"""
+    body += "".join(f"st.global.{stored} [l1+{k * out}], {n};" for k, n in enumerate(names))
+    data = RNG.integers(0, 256, 3 * size, dtype=np.uint8)
+    data[-1] |= 0x80
+    arrays = {"source": data, "target": np.zeros(64 * vector, f"u{out}")}
+    after = clean(".reg .f64 g<16>;" + body, arrays, 64)["target"]
+    elements = data.reshape(3 * vector, bits // 8)
+    for lane in range(64):
+        for k in range(vector):
+            raw = elements[(lane // 32 + 1) * vector + k].tobytes()
+            value = int.from_bytes(raw, "little", signed=kind[0] == "s")
+            assert int(after[lane * vector + k]) == value % 256**out
+
+
 def test_stores_take_the_low_bits():
     after = clean(
         "add.u64 l0, out, 0; mov.u32 r0, 0x12345678; @p0 bra L; st.global.u8 [out+1], r0;"
@@ -147,6 +184,25 @@ def test_hints_change_nothing():
     """
     after = clean(body, {"source": data, "target": 512})
     assert list(after["target"]) == list(data)
+
+
+def test_hints_about_lines_change_nothing():
+    """Policies, priorities and prefetches; what discard names is not read before it is written."""
+    data = np.arange(128, dtype=np.uint32)
+    body = """
+    mad.wide.u32 l0, tid, 16, source; mad.wide.u32 l1, tid, 16, target;
+    prefetch.global.L2::evict_last [source]; prefetch.global.L2::evict_normal [source+128];
+    prefetchu.L1 [source]; applypriority.global.L2::evict_normal [source], 128; pmevent 7;
+    applypriority.L2::evict_normal [source], 128; pmevent.mask 3;
+    createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64 l3, [source], 256, 512;
+    createpolicy.range.L2::evict_first.b64 l4, [source], 256, 512; mov.b64 l5, 1;
+    createpolicy.cvt.L2.b64 l6, l5; discard.global.L2 [target], 128; discard.L2 [target+128], 128;
+    bar.warp.sync -1; ld.global.L2::cache_hint.v4.b32 {r0, r1, r2, r3}, [l0], l3;
+    st.global.L2::cache_hint.v4.b32 [l1], {r0, r1, r2, r3}, l6;
+    """
+    after = clean(body, {"source": data, "target": np.zeros(128, np.uint32)})
+    assert list(after["target"]) == list(data)
+    assert list(after["source"]) == list(data)
 
 
 def test_addresses_wrap_as_registers_do():

@@ -99,6 +99,21 @@ def test_publishing_and_acquiring(schedule):
     assert kinds(body.format(""), arrays, 32, **options) == ["proxy-fence"]
 
 
+@pytest.mark.parametrize("scope", ["cta", "cluster", "gpu", "sys"])
+def test_releasing_what_was_changed_in_place(scope):
+    """A map made in global memory, released and acquired with no copy of it."""
+    tensor = TensorMap(0, "bf16", (64, 8), (64, 8), swizzle="128B")
+    source = np.arange(512, dtype=np.uint16)
+    release = f"fence.proxy.tensormap::generic.release.{scope};"
+    acquire = f"fence.proxy.tensormap::generic.acquire.{scope} [map], 128;"
+    use = PUBLISH.partition("{}")[2].replace("{{", "{").replace("}}", "}")
+    made = replaced(tensor, "source", "global", "map")
+    arrays = {"source": source, "map": np.zeros(128, np.uint8), "out": 128}
+    out = clean(made + release + "bar.sync 0;" + acquire + use, arrays, 32, shared=SHARED)["out"]
+    assert out.view(np.uint16).tolist() == source[:64].tolist()
+    assert kinds(made + release + "bar.sync 0;" + use, arrays, 32, shared=SHARED) == ["proxy-fence"]
+
+
 def test_misuse():
     tensor = TensorMap(0, "bf16", (64, 8), (64, 8), swizzle="128B")
     good = ZERO + replaced(tensor, "source")

@@ -16,6 +16,7 @@ from sparsekit.emulator.arrays import Array
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.isa.half import half_sum, rounded_half
 from sparsekit.emulator.isa.memory import sized_address, space_of
+from sparsekit.emulator.numeric.extremes import maximum_of, minimum_of
 from sparsekit.emulator.numeric.narrow import bf16_value, f16_value
 from sparsekit.emulator.numeric.rounding import flush
 from sparsekit.emulator.source import DTYPES, WIDTH_BYTES
@@ -60,7 +61,7 @@ def _halves(kind: str, op: str) -> Callable[[Array, Array], Array]:
         if op == "add":
             total = half_sum(x, y)
         else:
-            total = (np.fmin if op == "min" else np.fmax)(x, y).astype("f8")
+            total = (minimum_of if op == "min" else maximum_of)(x, y, False).astype("f8")
         return rounded_half(total, name, False, False, False).view(old.dtype)
 
     return combine

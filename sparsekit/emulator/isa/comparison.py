@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparsekit.emulator.isa.half import flushed_half
 from sparsekit.emulator.numeric.narrow import bf16_value, f16_value
 from sparsekit.emulator.numeric.rounding import flush
 from sparsekit.emulator.source import DTYPES
@@ -43,7 +44,8 @@ def _sources(w: Writer, m: Matched, kind: str) -> tuple[str, str]:
     else:
         names = [w.read(o, DTYPES[kind]) for o in m.operands[1:3]]
     if m["ftz"]:
-        names = [w.temp(f"{w.fn(flush)}({name})") for name in names]
+        flushed = w.fn(flushed_half if kind == "f16" else flush)
+        names = [w.temp(f"{flushed}({name})") for name in names]
     return names[0], names[1]
 
 
@@ -97,7 +99,7 @@ def _half(w: Writer, operand: Operand, kind: str, place: int, ftz: bool) -> str:
     bits = w.read(operand, "u4")
     bits = f"({bits} >> {w.const(16 * place, 'u4')}).astype(u2)"
     name = w.temp(f"{w.fn(f16_value if kind == 'f16x2' else bf16_value)}({bits})")
-    return w.temp(f"{w.fn(flush)}({name})") if ftz else name
+    return w.temp(f"{w.fn(flushed_half if kind == 'f16x2' else flush)}({name})") if ftz else name
 
 
 @CHAPTER.form(f"set {_COMPARE} ftz? d=u32|s32|f32 t={_TYPES}", 3)

@@ -156,6 +156,8 @@ def widen(w: Writer, m: Matched) -> None:
     a = _read_float(w, m, m.operands[1], m["t"])
     if m["d"] == "f64":
         a = f"{a}.astype(f8)"
+    elif m["ftz"] and m["t"] == "bf16":  # whose subnormal numbers are those of f32
+        a = f"{w.fn(rounding.flush)}({a})"
     _write_float(w, m, a)
 
 

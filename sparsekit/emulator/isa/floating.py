@@ -131,7 +131,8 @@ def approximated(w: Writer, m: Matched) -> None:
 @CHAPTER.form("rcp approx ftz t=f64", 2)
 @CHAPTER.form("rsqrt approx ftz? t=f64", 2)
 def approximated_double(w: Writer, m: Matched) -> None:
-    function = approximate.rcp_f64 if m.form.base == "rcp" else approximate.rsqrt_f64
+    plain = approximate.rsqrt_ftz_f64 if m["ftz"] else approximate.rsqrt_f64
+    function = approximate.rcp_f64 if m.form.base == "rcp" else plain
     w.write(m.operands[0], f"{w.fn(function)}({w.read(m.operands[1], 'f8')})", "f8")
 
 

@@ -96,7 +96,6 @@ def barrier_cluster(w: Writer, m: Matched) -> tuple[str, ...]:
 
 
 @CHAPTER.form("bar warp sync", 1)
-@CHAPTER.form("barrier warp sync", 1)
 def bar_warp(w: Writer, m: Matched) -> None:
     """The lanes named meet; memory is already as they have left it."""
     w.members(m.operands[0])

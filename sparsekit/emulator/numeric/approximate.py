@@ -67,14 +67,22 @@ def _upper(x: Array) -> Array:
     return (x.view("u8") & _F64_UPPER_BITS).view("f8")
 
 
+def _upper_normal(x: Array) -> Array:
+    """The upper half of a double's bits, a subnormal number flushed to a zero of its sign."""
+    upper = _upper(x)
+    return np.where(np.abs(upper) < 2.0**-1022, np.copysign(0.0, upper), upper)
+
+
 def rcp_f64(x: Array) -> Array:
     """rcp.approx.ftz.f64: from and to the upper 32 bits of a double, subnormals flushed."""
-    source = _upper(x)
-    source = np.where(np.abs(source) < 2.0**-1022, np.copysign(0.0, source), source)
-    result = _upper(1.0 / source)
-    return np.where(np.abs(result) < 2.0**-1022, np.copysign(0.0, result), result)
+    return _upper_normal(1.0 / _upper_normal(x))
 
 
 def rsqrt_f64(x: Array) -> Array:
-    """rsqrt.approx.f64."""
-    return _upper(1.0 / np.sqrt(x))
+    """rsqrt.approx.f64: subnormals are supported."""
+    return 1.0 / np.sqrt(x)
+
+
+def rsqrt_ftz_f64(x: Array) -> Array:
+    """rsqrt.approx.ftz.f64: from and to the upper 32 bits of a double, subnormals flushed."""
+    return _upper(1.0 / np.sqrt(_upper_normal(x)))

@@ -1,0 +1,192 @@
+"""set and setp of halves and of pairs of halves, and combined with a predicate, one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from one_instruction import run
+from samples import FORMATS, columns, floats, integers, near
+from scalar_model import NAN, as_integer, decode, equal, flush, less
+
+ORDERED = {
+    "eq": equal, "ne": lambda a, b: not equal(a, b), "lt": less, "le": lambda a, b: not less(b, a),
+    "gt": lambda a, b: less(b, a), "ge": lambda a, b: not less(a, b),
+}  # fmt: skip
+COMPARISONS = [*ORDERED, *(f"{name}u" for name in ORDERED), "num", "nan"]
+COMBINED = {"and": lambda t, c: t and c, "or": lambda t, c: t or c, "xor": lambda t, c: t != c}
+ONE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F80_0000}
+
+
+def holds(comparison, a, b, form, ftz=False):
+    """CmpOp on two bit patterns: with u, true for a NaN; num and nan ask for one."""
+    x, y = (decode(flush(bits, form) if ftz else bits, form) for bits in (a, b))
+    has_nan = NAN in (x.kind, y.kind)
+    if comparison in ("num", "nan"):
+        return has_nan == (comparison == "nan")
+    if has_nan:
+        return comparison.endswith("u")
+    return ORDERED[comparison[:2]](x, y)
+
+
+def halves(kind, seed, count=240):
+    """(a, b, predicate): edges of the format, equal operands and operands of one magnitude too."""
+    rng = random.Random(seed)
+    values = floats(FORMATS[kind]) + near(FORMATS[kind], 20)
+    rows = [(rng.choice(values), rng.choice(values), rng.getrandbits(1)) for _ in range(count)]
+    rows += [(a, a, k & 1) for k, a in enumerate(values)]
+    rows += [(a, a ^ 0x8000, k & 1) for k, a in enumerate(values)]
+    return rows + [(a, b, 1) for a in (1, 0x8001, 0, 0x8000, 0x3FF, 0x400) for b in (0, 1, 0x83FF)]
+
+
+def packed(kind, seed):
+    """(a, b, predicate) of pairs, with the rows of each half, the low one first."""
+    low, high = halves(kind, seed), halves(kind, seed + 1)
+    random.Random(seed).shuffle(high)
+    both = list(zip(low, high, strict=True))
+    rows = [(x[0] | y[0] << 16, x[1] | y[1] << 16, x[2]) for x, y in both]
+    return rows, both
+
+
+def inputs_of(kind, rows):
+    return list(zip((kind, kind, "pred"), columns(rows), strict=True))
+
+
+def flushing(kind):
+    """.ftz is of f16 alone."""
+    return ("", ".ftz") if kind.startswith("f16") else ("",)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_setp_of_halves(kind):
+    form, rows = FORMATS[kind], halves(kind, 1)
+    for ftz in flushing(kind):
+        for name in COMPARISONS:
+            for op in COMBINED:
+                body = f"setp.{name}.{op}{ftz}.{kind} d0|d1, a, b, c;"
+                first, second = run(body, inputs_of(kind, rows), ["pred", "pred"])
+                for (a, b, c), p, q in zip(rows, first, second, strict=True):
+                    true = holds(name, a, b, form, bool(ftz))
+                    assert p == COMBINED[op](true, bool(c)), (body, hex(a), hex(b), c)
+                    assert q == COMBINED[op](not true, bool(c)), (body, hex(a), hex(b), c)
+            (found,) = run(f"setp.{name}{ftz}.{kind} d0, a, b;", inputs_of(kind, rows), ["pred"])
+            assert found == [int(holds(name, a, b, form, bool(ftz))) for a, b, _ in rows]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_setp_of_pairs_of_halves(kind):
+    """p is the comparison of the low halves, q that of the high ones."""
+    form = FORMATS[kind]
+    rows, both = packed(kind, 2)
+    for ftz in flushing(kind):
+        for name in COMPARISONS:
+            body = f"setp.{name}{ftz}.{kind}x2 d0|d1, a, b;"
+            found = run(body, inputs_of("b32", rows), ["pred", "pred"])
+            for half, result in enumerate(found):
+                assert result == [int(holds(name, *r[half][:2], form, bool(ftz))) for r in both]
+            for op in COMBINED:
+                for sign in ("", "!"):
+                    body = f"setp.{name}.{op}{ftz}.{kind}x2 d0|d1, a, b, {sign}c;"
+                    found = run(body, inputs_of("b32", rows), ["pred", "pred"])
+                    for half, result in enumerate(found):
+                        wanted = [
+                            int(COMBINED[op](holds(name, *r[half][:2], form, bool(ftz)),
+                                             bool(row[2]) != bool(sign)))
+                            for r, row in zip(both, rows, strict=True)
+                        ]  # fmt: skip
+                        assert result == wanted, body
+
+
+def test_a_destination_may_be_the_predicate_that_is_combined():
+    rows, both = packed("f16", 3)
+    form = FORMATS["f16"]
+    for own in ("d0", "d1"):
+        body = f"and.pred {own}, c, c; setp.lt.xor.f16x2 d0|d1, a, b, {own};"
+        found = run(body, inputs_of("b32", rows), ["pred", "pred"])
+        for half, result in enumerate(found):
+            assert result == [
+                int(holds("lt", *r[half][:2], form) != bool(row[2]))
+                for r, row in zip(both, rows, strict=True)
+            ]
+        body = f"and.pred {own}, c, c; setp.lt.and.u32 d0|d1, a, b, {own};"
+        first, second = run(body, inputs_of("b32", rows), ["pred", "pred"])
+        assert first == [int(a < b and bool(c)) for a, b, c in rows]
+        assert second == [int(a >= b and bool(c)) for a, b, c in rows]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_set_of_halves(kind):
+    """1.0 of a floating type, all ones of an integer type, or 0."""
+    form, rows = FORMATS[kind], halves(kind, 4)
+    for target in (kind, "u16", "s16", "u32", "s32"):
+        bits = 32 if target[1:] == "32" else 16
+        true = ONE.get(target, 2**bits - 1)
+        for ftz in flushing(kind):
+            for name in COMPARISONS:
+                body = f"set.{name}{ftz}.{target}.{kind} d0, a, b;"
+                (found,) = run(body, inputs_of(kind, rows), [f"b{bits}"])
+                for (a, b, _), result in zip(rows, found, strict=True):
+                    wanted = true * holds(name, a, b, form, bool(ftz))
+                    assert result == wanted, (body, hex(a), hex(b))
+            for op in COMBINED:
+                body = f"set.geu.{op}{ftz}.{target}.{kind} d0, a, b, !c;"
+                (found,) = run(body, inputs_of(kind, rows), [f"b{bits}"])
+                for (a, b, c), result in zip(rows, found, strict=True):
+                    wanted = true * COMBINED[op](holds("geu", a, b, form, bool(ftz)), not c)
+                    assert result == wanted, (body, hex(a), hex(b), c)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_set_of_pairs_of_halves(kind):
+    """Each half of the result is 1.0, or 0xffff where the result is an integer, or 0."""
+    form = FORMATS[kind]
+    rows, both = packed(kind, 5)
+    for target in (f"{kind}x2", "u32", "s32"):
+        true = ONE[kind] if target.endswith("x2") else 0xFFFF
+        for ftz in flushing(kind):
+            for name in COMPARISONS:
+                body = f"set.{name}{ftz}.{target}.{kind}x2 d0, a, b;"
+                (found,) = run(body, inputs_of("b32", rows), ["b32"])
+                for (low, high), result in zip(both, found, strict=True):
+                    parts = [true * holds(name, *h[:2], form, bool(ftz)) for h in (low, high)]
+                    assert result == parts[0] | parts[1] << 16, (body, low, high)
+            for op in COMBINED:
+                body = f"set.ltu.{op}{ftz}.{target}.{kind}x2 d0, a, b, c;"
+                (found,) = run(body, inputs_of("b32", rows), ["b32"])
+                for row, (low, high), result in zip(rows, both, found, strict=True):
+                    parts = [
+                        true * COMBINED[op](holds("ltu", *h[:2], form, bool(ftz)), bool(row[2]))
+                        for h in (low, high)
+                    ]
+                    assert result == parts[0] | parts[1] << 16, (body, low, high, row[2])
+
+
+@pytest.mark.parametrize(
+    "kind", ["u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64", "f32", "f64"]
+)
+def test_set_combined_with_a_predicate(kind):
+    rng = random.Random(6)
+    names = {"b": ["eq", "ne"], "f": COMPARISONS}.get(kind[0], list(ORDERED))
+    if kind[0] == "u":
+        names = [*names, "lo", "ls", "hi", "hs"]
+    same = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+    values = floats(FORMATS[kind]) if kind[0] == "f" else integers(int(kind[1:]))
+    rows = [(rng.choice(values), rng.choice(values), rng.getrandbits(1)) for _ in range(200)]
+    rows += [(a, a, k & 1) for k, a in enumerate(values)]
+
+    def true(name, a, b, ftz):
+        if kind[0] == "f":
+            return holds(name, a, b, FORMATS[kind], bool(ftz))
+        x, y = as_integer(a, kind), as_integer(b, kind)
+        return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y,
+                "ge": x >= y}[same.get(name, name)]  # fmt: skip
+
+    for name in names:
+        for target in ("u32", "s32", "f32"):
+            for op in COMBINED:
+                for ftz in ("", ".ftz") if kind == "f32" else ("",):
+                    body = f"set.{name}.{op}{ftz}.{target}.{kind} d0, a, b, c;"
+                    (found,) = run(body, inputs_of(kind, rows), ["b32"])
+                    for (a, b, c), result in zip(rows, found, strict=True):
+                        wanted = COMBINED[op](true(name, a, b, ftz), bool(c))
+                        assert result == ONE.get(target, 2**32 - 1) * wanted, (body, a, b, c)
