@@ -14,13 +14,16 @@
 // The two work one tile apart and meet once a tile. V is the first 512 columns of the K tile, so
 // that a row is gathered once.
 
+#include "sparsekit/anew.cuh"
 #include "sparsekit/launch_facts.cuh"
+#include "sparsekit/listed_columns.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/ptx/special_register.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/ptx/warp_matrix.cuh"
+#include "sparsekit/shared_address.cuh"
 #include "sparsekit/softmax.cuh"
 
 namespace sparsekit::sparse_prefill {
@@ -126,13 +129,6 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_fwd, sizeof(SharedMemory));
 
 // ---------------------------------------------------------------- pieces of the kernel
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
-
 /// What a block works on. Computed where it is needed: kept over the loop, it would crowd out O.
 struct Work {
   int token;
@@ -144,15 +140,6 @@ __device__ __forceinline__ Work this_block(int h_q) {
   const int head_blocks = (h_q + kHeads - 1) / kHeads, block = ctaid_x();
   const int first_head = block % head_blocks * kHeads;
   return {block / head_blocks, first_head, min(h_q - first_head, kHeads)};
-}
-
-/// The index in `column`; -1, which is never valid, outside [0, columns).
-__device__ __forceinline__ int load_index(const int* row, int column, int columns) {
-  return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
-}
-
-__device__ __forceinline__ bool is_valid(int index, int s_kv) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
 __device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first,

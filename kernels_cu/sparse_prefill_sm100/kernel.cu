@@ -16,7 +16,9 @@
 // (kCtas 2) shares out the columns of K and V in that very way, so that it gathers each row once.
 // README.md draws the schedule.
 
+#include "sparsekit/anew.cuh"
 #include "sparsekit/launch_facts.cuh"
+#include "sparsekit/listed_columns.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cluster.cuh"
 #include "sparsekit/ptx/cp_async_bulk_tensor.cuh"
@@ -26,6 +28,7 @@
 #include "sparsekit/ptx/tcgen05.cuh"
 #include "sparsekit/ptx/warp_collective.cuh"
 #include "sparsekit/softmax.cuh"
+#include "sparsekit/wait.cuh"
 
 namespace sparsekit::sparse_prefill_sm100 {
 
@@ -127,23 +130,10 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm100_fwd, sizeof(SharedMemory));
 
 // ---------------------------------------------------------------- pieces of the kernel
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-/// The same value, known to the compiler as equal in all lanes.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
-
 /// This block's number in its pair.
 __device__ __forceinline__ unsigned rank_in_pair() { return kCtas == 1 ? 0 : cluster_ctarank(); }
 
-/// Waits for the end of the phase of that parity.
-__device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
-  while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
-  }
-}
-
-/// The same for a barrier at which both blocks of a pair arrive.
+/// Waits at a barrier at which both blocks of a pair arrive.
 __device__ __forceinline__ void wait_for_pair(const unsigned long long& barrier, int parity) {
   if (kCtas == 1) return wait(barrier, parity);
   while (
@@ -173,15 +163,6 @@ __device__ __forceinline__ void sync_all() {
     barrier_cluster_wait_acquire_aligned();
   }
   tcgen05_fence_after_thread_sync();
-}
-
-/// The index in `column`; -1, which is never valid, outside [0, columns).
-__device__ __forceinline__ int load_index(const int* row, int column, int columns) {
-  return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
-}
-
-__device__ __forceinline__ bool is_valid(int index, int s_kv) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
 /// What the kernel was called with, but for the maps and the results.

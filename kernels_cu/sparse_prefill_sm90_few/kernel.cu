@@ -16,6 +16,7 @@
 
 #include "sparsekit/anew.cuh"
 #include "sparsekit/launch_facts.cuh"
+#include "sparsekit/listed_columns.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
 #include "sparsekit/ptx/fence.cuh"
@@ -27,6 +28,7 @@
 #include "sparsekit/ptx/warp_matrix.cuh"
 #include "sparsekit/ptx/wgmma.cuh"
 #include "sparsekit/softmax.cuh"
+#include "sparsekit/wait.cuh"
 
 namespace sparsekit::sparse_prefill_sm90_few {
 
@@ -154,23 +156,6 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_few_fwd, sizeof(SharedMemory));
 
 // ---------------------------------------------------------------- pieces of the kernel
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-enum : unsigned { kLeastScaleBits = 0x21800000 };  // 2^-60
-/// Scaled by no less, masked() has the weight 0.
-__device__ __forceinline__ float least_scale() { return __int_as_float(kLeastScaleBits); }
-
-/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
-
-/// Waits for the end of the phase of that parity.
-__device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
-  while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
-  }
-}
-
 /// Whether it has ended by now.
 __device__ __forceinline__ bool has_ended(const unsigned long long& barrier, int parity) {
   return mbarrier_test_wait_parity_shared_cta_b64(shared_address(&barrier), parity);
@@ -196,15 +181,6 @@ __device__ __forceinline__ void copy_piece(unsigned dst_shared, const bf16* src,
   } else {
     cp_async_cg_shared_global_l2_128b_16(dst_shared, src, valid ? kPieceBytes : 0);
   }
-}
-
-/// The index in `column`; -1, which is never valid, outside [0, columns).
-__device__ __forceinline__ int load_index(const int* row, int column, int columns) {
-  return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
-}
-
-__device__ __forceinline__ bool is_valid(int index, int s_kv) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
 /// The first column of kv and q that a chunk of a tile holds.

@@ -1,4 +1,4 @@
-// Values that the compiler is not to look through.
+// Values as the compiler is to see them.
 #pragma once
 
 namespace sparsekit {
@@ -9,5 +9,8 @@ __device__ __forceinline__ int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+
+/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
 }  // namespace sparsekit

@@ -12,7 +12,14 @@ __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000);
 __device__ __forceinline__ float masked() { return __int_as_float(0xff7fffff); }
 
 // Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
-enum : unsigned { kLog2EBits = 0x3fb8aa3b };
+enum : unsigned {
+  kLog2EBits = 0x3fb8aa3b,
+  kLeastScaleBits = 0x21800000,  // 2^-60
+};
+
+/// Scaled by no less, masked() has the weight 0.
+__device__ __forceinline__ float least_scale() { return __int_as_float(kLeastScaleBits); }
+
 __device__ __forceinline__ float log2_e() { return __int_as_float(kLog2EBits); }
 
 /// e^x; 0 for -inf.

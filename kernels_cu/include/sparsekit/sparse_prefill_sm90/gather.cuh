@@ -156,7 +156,7 @@ struct Gather {
   /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
   __device__ __forceinline__ void load_q_chunks(int number) {
     here().copy_q<kQSharedChunks>(shared_address(&smem.q), number, kQRegChunks * kChunk,
-                           group * kRopeRowSteps, kRopeRowSteps);
+                                  group * kRopeRowSteps, kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
   }
 };

@@ -1,33 +1,19 @@
 // Waits, arrivals, copies and numbers of the Hopper sparse prefill kernel.
 #pragma once
 
+#include "sparsekit/anew.cuh"
+#include "sparsekit/listed_columns.cuh"
 #include "sparsekit/ptx/cp_async.cuh"
 #include "sparsekit/ptx/fence.cuh"
 #include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/ptx/mbarrier.cuh"
 #include "sparsekit/softmax.cuh"
 #include "sparsekit/sparse_prefill_sm90/shape.cuh"
+#include "sparsekit/wait.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
 using namespace sparsekit::ptx;
-
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-enum : unsigned { kLeastScaleBits = 0x21800000 };  // 2^-60
-/// Scaled by no less, masked() has the weight 0.
-__device__ __forceinline__ float least_scale() { return __int_as_float(kLeastScaleBits); }
-
-/// The same value, known to the compiler as equal in all lanes, so that one register may hold it.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
-
-/// Waits for the end of the phase of that parity.
-__device__ __forceinline__ void wait(const unsigned long long& barrier, int parity) {
-  while (!mbarrier_try_wait_parity_shared_cta_b64(shared_address(&barrier), parity)) {
-  }
-}
 
 /// What this thread has seen land is ready for wgmma.
 __device__ __forceinline__ void fence_copies() {
@@ -49,15 +35,6 @@ __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   if (threadIdx.x % kWarp < kArrivingLanes) {
     mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
   }
-}
-
-/// The index in `column`; -1, which is never valid, outside [0, columns).
-__device__ __forceinline__ int load_index(const int* row, int column, int columns) {
-  return static_cast<unsigned>(column) < static_cast<unsigned>(columns) ? __ldg(row + column) : -1;
-}
-
-__device__ __forceinline__ bool is_valid(int index, int s_kv) {
-  return static_cast<unsigned>(index) < static_cast<unsigned>(s_kv);
 }
 
 }  // namespace sparsekit::sparse_prefill_sm90
