@@ -80,8 +80,8 @@ enum : int {
   kGatherSplit = kValueThreads / kGatherThreads,  // lines of a row gathered at once
   kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,
   kIndexTiles = 8,  // tiles of indices kept in shared memory
-  kScanLoads = 8,   // indices a lane holds in one round of the trailing scan
-  kScanWidth = kScanLoads * kWarp,
+  kScanWarps = 8,   // of a block, with an index a lane in one round of the trailing scan
+  kScanWidth = kScanWarps * kWarp,
 };
 
 static_assert(kDQk == 512 || kDQk == 576,
@@ -90,6 +90,7 @@ static_assert(kHeads == 32 || kHeads == 64,
               "a score warp takes half of the heads, in 16-head tiles");
 static_assert(kBlockK == 16 || kBlockK == 32, "a tile is at most one ballot of indices");
 static_assert(kStages >= 3, "one tile in P V, one in Q K^T, one in flight");
+static_assert(kScanWarps <= kValueWarps, "a lane of the scan loads one index");
 static_assert(kStages < kIndexTiles,
               "indices arrive with the gather of their tile and last until its softmax");
 static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps,
@@ -112,6 +113,7 @@ struct SharedMemory {
   alignas(kChunkBytes) unsigned moved[kHeadGroups];  // whether any alpha of the group is not 1
   float o_scale[8][kHeadGroups];                     // the factor of O in out
   int index[kIndexTiles][kBlockK];                   // -1 past the row's length
+  alignas(kChunkBytes) int scan_end[2][kScanWarps];  // of two rounds in turn; 0: none is valid
 };
 
 // ---------------------------------------------------------------- barriers
@@ -121,6 +123,8 @@ enum Barrier : unsigned {  // 0 is __syncthreads
   kTileDone = 1,
   // kValueThreads: P and alpha stand.
   kPReady = 2,
+  // kThreads: the ends of a round of the scan stand.
+  kScanDone = 3,
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -142,29 +146,26 @@ __device__ __forceinline__ Work this_block(int h_q) {
   return {block / head_blocks, first_head, min(h_q - first_head, kHeads)};
 }
 
-__device__ __forceinline__ void load_scan_round(int (&round)[kScanLoads], const int* row, int first,
-                                                int topk) {
-#pragma unroll
-  for (int j = 0; j < kScanLoads; ++j) {
-    round[j] = load_index(row, first + j * kWarp + threadIdx.x % kWarp, topk);
-  }
+/// The index that this thread looks at in the round of the scan that begins at column `first`.
+__device__ __forceinline__ int load_scanned(const int* row, int first, int topk) {
+  return threadIdx.x < kScanWidth ? load_index(row, first + threadIdx.x, topk) : -1;
 }
 
-/// Last valid column + 1, the same in every lane. `round` holds the last kScanWidth columns; only
-/// rows padded further load again.
-__device__ __forceinline__ int last_valid_column_end(int (&round)[kScanLoads], const int* row,
-                                                     int topk, int s_kv) {
+/// Last valid column + 1, the same in every thread of the block, all of which call it. `index` is
+/// of the last kScanWidth columns; only rows padded further load again.
+__device__ __forceinline__ int last_valid_column_end(SharedMemory& smem, int warp, int index,
+                                                     const int* row, int topk, int s_kv) {
 #pragma unroll 1
-  for (int first = topk - kScanWidth;; first -= kScanWidth) {
+  for (int first = topk - kScanWidth, turn = 0;; first -= kScanWidth, turn ^= 1) {
+    const int column = first + static_cast<int>(threadIdx.x);
+    const int warp_end = redux_sync_max_s32(is_valid(index, s_kv) ? column + 1 : 0);
+    if (warp < kScanWarps && threadIdx.x % kWarp == 0) smem.scan_end[turn][warp] = warp_end;
+    barrier_sync(kScanDone, kThreads);
     int end = 0;
 #pragma unroll
-    for (int j = 0; j < kScanLoads; ++j) {
-      const int column = first + j * kWarp + static_cast<int>(threadIdx.x % kWarp);
-      if (is_valid(round[j], s_kv)) end = column + 1;
-    }
-    end = redux_sync_max_s32(end);
+    for (int w = 0; w < kScanWarps; ++w) end = max(end, smem.scan_end[turn][w]);
     if (end > 0 || first <= 0) return end;
-    load_scan_round(round, row, first - kScanWidth, topk);
+    index = load_scanned(row, first - kScanWidth, topk);
   }
 }
 
@@ -389,12 +390,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
 
   // The end of the row flies while the role's own prologue runs.
   const bool derive = kDeriveLength && topk_length == nullptr;
-  int round[kScanLoads];
-  load_scan_round(round, row, topk - kScanWidth, derive ? topk : 0);
+  const int scanned = load_scanned(row, topk - kScanWidth, derive ? topk : 0);
   const auto row_length = [&] {
     int length = topk;
     if (derive) {
-      length = last_valid_column_end(round, row, topk, s_kv);
+      length = last_valid_column_end(smem, warp, scanned, row, topk, s_kv);
     } else if (topk_length != nullptr) {
       length = min(max(__ldg(topk_length + work.token), 0), topk);
     }
