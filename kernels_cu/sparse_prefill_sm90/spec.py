@@ -8,9 +8,11 @@ _MOST_POOL_BYTES = 16 * (2**32 - 1)
 
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
-    "GATE": 1,
-    "STORE_CHUNK": 4,
-    "ANNOUNCE_CHUNK": 6,
+    "GATE": 0,
+    "AWAIT_SCORES": 0,
+    "P_BUFFERS": 1,
+    "STORE_CHUNK": 6,
+    "ANNOUNCE_CHUNK": 9,
     "ARRIVING_LANES": 1,
     "SINGLE_FENCE": 0,
     "PART_COLUMNS": 0,
@@ -21,7 +23,12 @@ _BASE = {
     "SOFTMAX": 1,
     "EARLY_WEIGHTS": 8,
 }
-_WHERE = (Override({"Q_REGISTER_CHUNKS": 6, "GATE": 0}, instance={"d_qk": 512}),)
+_WHERE = (
+    Override(
+        {"Q_REGISTER_CHUNKS": 6, "P_BUFFERS": 2, "ANNOUNCE_CHUNK": 7},
+        instance={"d_qk": 512},
+    ),
+)
 
 ENTRY = Entry(
     "sparse_prefill_sm90_fwd",

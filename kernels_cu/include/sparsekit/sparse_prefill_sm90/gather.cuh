@@ -143,7 +143,7 @@ struct Gather {
   /// The rope chunk of a planned position if it is a tile, once Q K^T of the tile before is done.
   __device__ __forceinline__ void load_rope(int what, const unsigned (&row)[kRopeRowSteps]) {
     if (!kHasRope || what != kTile) return;
-    here().copy_tile<1>(shared_address(&smem.rope), kDV, row, group * kRopeRowSteps);
+    here().copy_tile<1>(shared_address(&smem.rope()), kDV, row, group * kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.rope_full));
   }
 

@@ -64,16 +64,35 @@ struct Results {
   }
 };
 
+/// What tells the end of a row to a value warp, in the registers of its lanes: topk_length, or the
+/// last indices of the warp's share.
+using RowEnd = int[kScanLoads];
+
+/// One round of a share: kScanWidth indices from column `first` on.
+__device__ __forceinline__ void load_round(const Arguments& a, const int* row, int first, int lane,
+                                           RowEnd& round) {
+#pragma unroll
+  for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, first + j * kWarp + lane, a.topk);
+}
+
+/// Loads it, of item `number` of this block. warp: of the eight.
+__device__ __forceinline__ void load_row_end(const Arguments& a, int number, int warp, int lane,
+                                             RowEnd& round) {
+  const int item = item_of(number);
+  if (item >= a.items()) return;
+  if (a.topk_length != nullptr) {
+    round[0] = __ldg(a.topk_length + a.token(item));
+  } else if (kDeriveLength) {
+    load_round(a, a.token_row(item), a.topk - kScanWidth * (warp + 1), lane, round);
+  }
+}
+
 /// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w
 /// looks at 128, and goes on until it finds a valid one. The largest of the eight is the row's.
-__device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane) {
+__device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane,
+                                          RowEnd& round) {
 #pragma unroll 1
-  for (int first = a.topk - kScanWidth * (warp + 1);; first -= kValueWarps * kScanWidth) {
-    int round[kScanLoads];
-#pragma unroll
-    for (int j = 0; j < kScanLoads; ++j) {
-      round[j] = load_index(row, first + j * kWarp + lane, a.topk);
-    }
+  for (int first = a.topk - kScanWidth * (warp + 1);;) {
     int end = 0;
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
@@ -81,19 +100,21 @@ __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, in
     }
     end = redux_sync_max_s32(end);
     if (end > 0 || first <= 0) return end;
+    first -= kValueWarps * kScanWidth;
+    load_round(a, row, first, lane, round);
   }
 }
 
-/// A value warp's word of the length of item `number` of this block. warp: of the eight.
+/// A value warp's word of the length of item `number` of this block, from what was loaded.
 __device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int number,
-                                            int warp, int lane) {
+                                            int warp, int lane, RowEnd& round) {
   const int item = item_of(number);
   if (item >= a.items()) return;
   int end = a.topk;
   if (a.topk_length != nullptr) {
-    end = min(max(__ldg(a.topk_length + a.token(item)), 0), a.topk);
+    end = min(max(round[0], 0), a.topk);
   } else if (kDeriveLength) {
-    end = scan_share(a, a.token_row(item), warp, lane);
+    end = scan_share(a, a.token_row(item), warp, lane, round);
   }
   if (lane == 0) reinterpret_cast<int*>(&smem.end[number % kLengthSlots])[warp] = end;
 }

@@ -2,46 +2,52 @@
 #pragma once
 
 #include "sparsekit/ptx/global_store.cuh"
-#include "sparsekit/ptx/shared_load.cuh"
-#include "sparsekit/ptx/warp_matrix.cuh"
 #include "sparsekit/sparse_prefill_sm90/primitives.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
-/// O of a warp's 16 heads, scaled, to the rows of out from `out_row` on, by way of `shared`: 8 KB
-/// that the warp has for itself. Heads from heads_left on are none.
-///
-/// There a head has 512 bytes, of which piece j lies at piece (j + head) % 32, so that eight heads
-/// meet in no bank; a warp stores a head at once.
-__device__ __forceinline__ void store_out(const float (&o)[128], const float (&scale)[2],
-                                          unsigned shared, bf16* out_row, int heads_left,
-                                          int lane) {
-  constexpr int kPieces = kDV / kValueGroups / kPiece;
-  const int matrix_row = lane % 16;
-  const unsigned row_shared = shared + matrix_row * kPieces * kPieceBytes;
+/// Word t of each of the four lanes of a quad to lane t, in the order of the lanes.
+__device__ __forceinline__ void transpose_quad(unsigned (&word)[4], int t) {
 #pragma unroll
-  for (int j = 0; j < kPieces; j += 2) {
-    unsigned part[4];
+  for (int bit = 1; bit < 4; bit *= 2) {
+    const bool upper = t & bit;
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
-      const int e = 4 * j + 2 * m, r = m % 2;
-      part[m] = cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f),
-                                  __fmaf_rn(o[e], scale[r], 0.0f));
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const unsigned got = __shfl_xor_sync(0xffffffff, upper ? word[i] : word[i + bit], bit);
+      if (upper) {
+        word[i] = got;
+      } else {
+        word[i + bit] = got;
+      }
     }
-    const int piece = (j + lane / 16 + matrix_row) % kPieces;
-    stmatrix_sync_aligned_m8n8_x4_shared_b16(row_shared + piece * kPieceBytes, part);
   }
-  __syncwarp();
-  unsigned row[kMmaK][4];
+}
+
+/// O of a warp's 16 heads, scaled, to the rows of out from `out_row` on: 16 bytes a lane, 64 of each
+/// of eight heads at once. Heads from heads_left on are none.
+__device__ __forceinline__ void store_out(const float (&o)[128], const float (&scale)[2],
+                                          bf16* out_row, int heads_left, int lane) {
+  constexpr int kBlocks = kDV / kValueGroups / (4 * kPiece);
+  const int g = lane / 4, t = lane % 4;
+  bf16* lane_out = out_row + g * kDV + t * kPiece;
 #pragma unroll
-  for (int r = 0; r < kMmaK; ++r) {
-    ld_shared_v4_b32(row[r],
-                     shared + r * kPieces * kPieceBytes + (lane + r) % kPieces * kPieceBytes);
-  }
+  for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-  for (int r = 0; r < kMmaK; ++r) {
-    if (r < heads_left) st_global_v4_b32(out_row + r * kDV + lane * kPiece, row[r]);
+    for (int r = 0; r < 2; ++r) {
+      unsigned word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
+        const int e = 16 * b + 4 * i + 2 * r;
+        word[i] = cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f),
+                                    __fmaf_rn(o[e], scale[r], 0.0f));
+      }
+      transpose_quad(word, t);
+      if (g + 8 * r < heads_left) {
+        st_global_v4_b32(lane_out + 8 * r * kDV + b * 4 * kPiece, word);
+      }
+    }
   }
 }
 

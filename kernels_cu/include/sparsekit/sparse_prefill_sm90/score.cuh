@@ -16,7 +16,8 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
   const int warp = place.warp, lane = place.lane, g = place.g, t = place.t, items = place.items;
   setmaxnreg_inc_sync_aligned_u32<kScoreRegs>();
   Position at;
-  int tile_parity = 0, p_parity = 1;  // p_free: no phase has ended, so 1 does not wait
+  int tile_parity = 0;
+  int p_buffer = 0, p_parity = 1;  // p_free: no phase has ended, so 1 does not wait
 
   const float scale = sm_scale >= least_scale() ? sm_scale : 1.0f;
   float s[32] = {}, alpha[2] = {};
@@ -24,14 +25,17 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
   Softmax rows;
 
   // P and alpha of a tile to the value warpgroups: written, and when that is done, announced.
-  const int p_address = shared_address(&smem.p[warp * kMmaK + lane % 16][0]) +
+  const int p_address = shared_address(&smem.p(0)[warp * kMmaK + lane % 16][0]) +
                         (lane / 16 ^ lane % 8) * kPieceBytes;
-  const auto write_p = [&] {
+  const auto await_p_free = [&] {
     wait(smem.p_free, p_parity);
     p_parity ^= 1;
-    if (t < 2) smem.alpha[warp * kMmaK + t * 8 + g] = t == 0 ? alpha[0] : alpha[1];
+  };
+  const auto write_p = [&] {
+    if (kPBuffers == 1) await_p_free();
+    if (t < 2) smem.alpha[p_buffer][warp * kMmaK + t * 8 + g] = t == 0 ? alpha[0] : alpha[1];
     // All addresses first: computed where a store has just read, each would wait for it.
-    const unsigned first = anew(p_address);
+    const unsigned first = anew(p_address) + p_buffer * kChunkBytes;
     unsigned address[kBlockK / kMmaK];
 #pragma unroll
     for (int j = 0; j < kBlockK / kMmaK; ++j) address[j] = first ^ 2 * j * kPieceBytes;
@@ -42,8 +46,22 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
     }
   };
   const auto announce_p = [&] {
-    fence_proxy_async_shared_cta();
+    if (kPBuffers == 1) {
+      fence_proxy_async_shared_cta();
+    } else {
+      await_p_free();  // of the buffer that the next P takes
+      p_buffer ^= 1;
+    }
     arrive(smem.p_full);
+  };
+
+  // P of the tile before, in the midst of Q K^T.
+  const auto before_chunk = [&](int chunk, int tile) {
+    const bool stores = kPBuffers == 1 && chunk == kStoreChunk;
+    const bool announces = chunk == kAnnounceChunk;
+    if (stores && tile > 0) write_p();
+    if (announces && tile > 0) announce_p();
+    if (stores || announces) wgmma_fence_sync_aligned();
   };
 
   // Waits for what Q K^T needs beside the ring.
@@ -93,9 +111,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       if (kSingleFence) late(tile, number);
 #pragma unroll
       for (int c = 0; c < kTileChunks; ++c) {
-        if (c == kStoreChunk && tile > 0) write_p();
-        if (c == kAnnounceChunk && tile > 0) announce_p();
-        if (c == kStoreChunk || c == kAnnounceChunk) wgmma_fence_sync_aligned();
+        before_chunk(c, tile);
         if (c == kQRegChunks && !kSingleFence) late(tile, number);
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
@@ -112,8 +128,9 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
         }
       }
       if (kHasRope) {
+        before_chunk(kTileChunks, tile);
         const unsigned long long rope_desc =
-            matrix_descriptor_128b(shared_address(&smem.rope[0][0]), 1, kAtomBytes);
+            matrix_descriptor_128b(shared_address(&smem.rope()[0][0]), 1, kAtomBytes);
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
           wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
@@ -122,12 +139,13 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
         }
       }
       wgmma_commit_group_sync_aligned();
+      if (kAnnounceChunk == kQkChunks && tile > 0) announce_p();
 
       const unsigned* listed = &smem.rows[at.plan][tid_x() % kWarp];
       const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
       const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
       wgmma_wait_group_sync_aligned<0>();
-      if (tile > 0 || (kHasRope && tiles > 1)) arrive(smem.s_done);
+      if (kAwaitsScores && (tile > 0 || (kHasRope && tiles > 1))) arrive(smem.s_done);
       at.advance();
       tile_parity ^= 1;
 
@@ -142,10 +160,18 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
         for (int e = 0; e < 32; e += 2) p[e / 2] = cvt_rn_bf16x2_f32(s[e + 1], s[e]);
         alpha[0] = alpha[1] = 1.0f;
       }
+      if (kPBuffers == 2) write_p();
     }
-    if (item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
-    write_p();
-    announce_p();
+    const bool more = item + static_cast<int>(gridDim.x) < items;
+    if (kPBuffers == 1) {
+      if (more) read_q(number + 1);
+      write_p();
+      announce_p();
+    } else {
+      fence_proxy_async_shared_cta();
+      announce_p();
+      if (more) read_q(number + 1);
+    }
 
     // The end of the item.
     const Item where = smem.item[number % kLengthSlots];

@@ -13,8 +13,9 @@ enum : int {
   kDeriveLength = SK_SKIP,             // without topk_length, find the last valid index first
   kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
   kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
-  kStoreChunk = SK_STORE_CHUNK,        // P of a tile is stored before this chunk of the next Q K^T
-  kAnnounceChunk = SK_ANNOUNCE_CHUNK,  // and announced before this one
+  kPBuffers = SK_P_BUFFERS,            // 2: P of a tile is stored before the next Q K^T begins
+  kStoreChunk = SK_STORE_CHUNK,        // 1: before this chunk of it
+  kAnnounceChunk = SK_ANNOUNCE_CHUNK,  // P is announced before this chunk of the next Q K^T
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kPartColumns = SK_PART_COLUMNS,      // of a part of a row; 0: rows are whole
@@ -51,11 +52,14 @@ enum : int {
   kTileChunks = kDV / kChunk,              // of a slot
   kGroupChunks = kTileChunks / kValueGroups,
   kHasRope = kDQk > kDV,                   // a ninth chunk that only Q K^T sees
-  kQSharedChunks = kTileChunks + kHasRope - kQRegChunks,
+  kQkChunks = kTileChunks + kHasRope,
+  kQSharedChunks = kQkChunks - kQRegChunks,
   kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
   kRowSteps = kBlockK / kGatherRows,
   kHalf = kBlockK / kWarp,                 // rows of a tile by lanes
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
+  // V waits for Q K^T of the next tile: for its pace, or to load a rope chunk anew.
+  kAwaitsScores = kGate || kHasRope || SK_AWAIT_SCORES,
   kQReads = 4,
   kPlans = 4,                              // positions whose rows are known: up to four ahead
   kAhead = 4,        // items: a length is found so far ahead that a barrier lies before its plan
@@ -70,6 +74,8 @@ static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
               "the chunks of Q in registers come through a slot of the ring");
 static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
 static_assert(kPartColumns % kBlockK == 0, "a part is whole tiles");
+static_assert(kPBuffers == 1 || !kHasRope, "P again takes the place of the rope chunk");
+static_assert(kAnnounceChunk <= kQkChunks, "P is announced in the midst of Q K^T, or behind it");
 static_assert(kHalf == 2, "a word of mask for 32 rows");
 
 enum Plan : int { kNone = -2, kTile = -1 };  // else Q, of the item of that number
@@ -95,9 +101,8 @@ enum : int { kAtQ = -1 };
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kTileChunks][kBlockK][kChunk];
   bf16 q[kQSharedChunks][kHeads][kChunk];  // the last chunks of Q
-  bf16 p[kHeads][kBlockK];
-  bf16 rope[kHasRope ? kBlockK : 8][kChunk];
-  float alpha[kHeads];       // factor of O before this P
+  bf16 single[2][kBlockK][kChunk];  // P; and the rope chunk, or P once more
+  float alpha[kPBuffers][kHeads];             // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
   Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
   Course course;  // of the plans
@@ -116,11 +121,13 @@ struct SharedMemory {
   // wait have seen the end of those before.
   unsigned long long q_read[kQReads];  // the slot of Q may be loaded anew
   unsigned long long end_full[2];      // end_of_row stands
+
+  __device__ __forceinline__ bf16 (&p(int buffer))[kBlockK][kChunk] { return single[buffer]; }
+  __device__ __forceinline__ bf16 (&rope())[kBlockK][kChunk] { return single[1]; }
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
   kValues = 1,             // kValueThreads: the value warpgroups
-  kOwnValues = 2,          // kGroup: the first of them; the second has the next
 };
 
 }  // namespace sparsekit::sparse_prefill_sm90

@@ -22,7 +22,9 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
   const bool plans = value_warp == 0;
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) {
-    find_length(smem, a, i, value_warp, lane);
+    RowEnd row_end = {};
+    load_row_end(a, i, value_warp, lane, row_end);
+    find_length(smem, a, i, value_warp, lane, row_end);
   }
   bar_sync(kValues, kValueThreads);
   if (plans) {
@@ -39,7 +41,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
   gather.load(2, 2);
 
   int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
-  int p_parity = 0, s_parity = 0;
+  int p_buffer = 0, p_parity = 0, s_parity = 0;
   const auto wait_s_done = [&] {
     wait(smem.s_done, s_parity);
     s_parity ^= 1;
@@ -49,8 +51,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     plan = (plan + 1) % kPlans;
   };
   float o[128] = {};
-  // O of an item, by way of this warpgroup's half of a slot.
-  const auto end_item = [&](int number, int free_slot) {
+  const auto end_item = [&](int number) {
     const Item item = smem.item[number % kLengthSlots];
     const int lane_now = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
     const int head = warp * kMmaK + lane_now / 4;
@@ -80,14 +81,12 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     }
     const int first_head = item.first_head + warp * kMmaK;
     const long long row = static_cast<long long>(item.token) * a.h_q + first_head;
-    store_out(o, factor, shared_address(&smem.ring[free_slot][group * kGroupChunks + warp]),
-              results.out + row * kDV + column, a.h_q - first_head, lane_now);
-    bar_sync(kOwnValues + group, kGroup);  // all of it may be loaded anew
+    store_out(o, factor, results.out + row * kDV + column, a.h_q - first_head, lane_now);
   };
 
 #pragma unroll 1
   for (int number = 0;; ++number) {
-    // At Q, whose slot is free once it stands in registers; behind the last item, a slot that was.
+    // At Q, whose slot is free once it stands in registers.
     const bool more = item_of(number) < items;
     if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
     bar_sync(kValues, kValueThreads);
@@ -100,14 +99,13 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       }
       wait(smem.q_read[number % kQReads], number / kQReads & 1);
     }
-    if (number > 0) {
-      end_item(number - 1, slot);
-      if (!more) break;
-#pragma unroll
-      for (int e = 0; e < 128; ++e) o[e] = 0.0f;
-    }
     gather.load((plan + 3) % kPlans, slot);
     advance();
+    if (number > 0) {
+      end_item(number - 1);
+      if (!more) break;
+    }
+    int accumulate = 0;  // the first P V of an item begins O anew
 
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
@@ -117,7 +115,8 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       const int rope_what = smem.plan[(plan + 2) % kPlans];
       unsigned rope_row[kRopeRowSteps];
       gather.read_rows(rope_row, (plan + 2) % kPlans, group * kRopeRowSteps);
-      const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
+      const float* factors = &smem.alpha[p_buffer][warp * kMmaK + g];
+      const float alpha[2] = {factors[0], factors[8]};
       // A factor of exactly 1 changes no bit.
       if (__any_sync(0xffffffff, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
@@ -126,30 +125,37 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       if (kGate && tiles > 1) wait_s_done();
       // No proxy fence: the score warpgroup's, between the copies and p_full, serves P and V.
       const unsigned long long p_desc =
-          matrix_descriptor_128b(shared_address(&smem.p[0][0]), 1, kAtomBytes);
+          matrix_descriptor_128b(shared_address(&smem.p(p_buffer)[0][0]), 1, kAtomBytes);
       const unsigned long long v_desc = matrix_descriptor_128b(
           shared_address(&smem.ring[slot][group * kGroupChunks][0][0]), kChunkBytes, kAtomBytes);
       wgmma_fence_sync_aligned();
 #pragma unroll
       for (int k = 0; k < kBlockK / kMmaK; ++k) {
         wgmma_mma_async_sync_aligned_m64n256k16_f32_bf16_bf16_b_transposed(
-            o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16, 1);
+            o, p_desc + k * kMmaKBytes / 16, v_desc + k * kMmaK * kLineBytes / 16,
+            k > 0 ? 1 : accumulate);
       }
       wgmma_commit_group_sync_aligned();
-      if (!kGate && tiles > 1) wait_s_done();
+      accumulate = 1;
+      if (kAwaitsScores && !kGate && tiles > 1) wait_s_done();
       gather.load_rope(rope_what, rope_row);
       if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
       if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(number + 1);
-      // Once an item, and not at its end if it can be helped.
-      if (tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1)) {
-        find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp);
-      }
       const int what = smem.plan[(plan + 3) % kPlans];
       unsigned row[kRowSteps];
       gather.read_rows(row, (plan + 3) % kPlans, 0);
       wgmma_wait_group_sync_aligned<0>();
       arrive(smem.p_free);
+      if (kPBuffers == 2) p_buffer ^= 1;
+      // Once an item, and not at its end if it can be helped. Before the copies, which it would
+      // wait for, and looked at behind them.
+      const bool finds_length = tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1);
+      RowEnd row_end = {};
+      if (finds_length) load_row_end(a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
       gather.load(what, row, slot);
+      if (finds_length) {
+        find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
+      }
       advance();
     }
   }
