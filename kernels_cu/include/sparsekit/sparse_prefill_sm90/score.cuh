@@ -10,7 +10,8 @@
 namespace sparsekit::sparse_prefill_sm90 {
 
 /// All tiles of all items of this block: P and alpha of each tile, and what the softmax ends in.
-__device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Arguments& a,
+template <class Arguments>
+__device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, const Arguments& a,
                                                 const Results& results, const Place& place,
                                                 float sm_scale) {
   const int warp = place.warp, lane = place.lane, g = place.g, t = place.t, items = place.items;
@@ -123,9 +124,9 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       }
       wgmma_commit_group_sync_aligned();
 
-      const unsigned* listed = &smem.rows[at.plan][tid_x() % kWarp];
-      const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
-      const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
+      const typename Arguments::Row* listed = &smem.rows[at.plan][tid_x() % kWarp];
+      const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != Arguments::kUnlisted);
+      const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != Arguments::kUnlisted);
       wgmma_wait_group_sync_aligned<0>();
       if (tile > 0 || (kHasRope && tiles > 1)) arrive(smem.s_done);
       at.advance();
@@ -148,7 +149,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
     announce_p();
 
     // The end of the item.
-    const Item where = smem.item[number % kLengthSlots];
+    const typename Arguments::Item where = smem.item[number % kLengthSlots];
     const int first_head = where.first_head;
     const long long first_row = static_cast<long long>(where.token) * a.h_q + first_head;
 #pragma unroll
@@ -173,8 +174,12 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
         smem.end_of_row[number % 2][head] = make_float2(ref, sum + poison);
         if (first_head + head < a.h_q) {
           const float log_sum = max == infinity() ? max : ref + logf(sum);
-          results.max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
-          results.lse[first_row + head] = empty ? infinity() : log_sum;
+          if (Arguments::kHasMaxLogits) {
+            results.max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
+          }
+          if (Arguments::kHasMaxLogits || results.lse != nullptr) {
+            results.lse[first_row + head] = empty ? infinity() : log_sum;
+          }
         }
       }
     }

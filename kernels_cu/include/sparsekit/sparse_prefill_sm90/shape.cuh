@@ -73,13 +73,6 @@ static_assert(kPartColumns % kBlockK == 0, "a part is whole tiles");
 static_assert(kHalf == 2, "a word of mask for 32 rows");
 
 enum Plan : int { kNone = -2, kTile = -1 };  // else Q, of the item of that number
-enum : unsigned { kUnlisted = 0xffffffff };  // a row of a tile that is not valid
-
-// A token, and the first of its heads.
-struct Item {
-  int token;
-  int first_head;
-};
 
 // What is planned next: Q of the item of that number in this block when left is kAtQ, else the tile
 // that begins at `column`, with that many columns to the end of the row.
@@ -92,6 +85,7 @@ enum : int { kAtQ = -1 };
 
 // A chunk is 64 rows of 128 bytes; piece c of row r lies at piece c ^ (r % 8), which is the
 // 128-byte swizzle of wgmma, ldmatrix and stmatrix alike.
+template <class Arguments>
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kTileChunks][kBlockK][kChunk];
   bf16 q[kQSharedChunks][kHeads][kChunk];  // the last chunks of Q
@@ -99,11 +93,11 @@ struct SharedMemory {
   bf16 rope[kHasRope ? kBlockK : 8][kChunk];
   float alpha[kHeads];       // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
-  Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
+  typename Arguments::Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
   Course course;  // of the plans
-  // position % kPlans: what it is, and where the rows of a tile are, in pieces from kv's first.
+  // position % kPlans: what it is, and where the rows of a tile are.
   int plan[kPlans];
-  unsigned rows[kPlans][kBlockK];
+  typename Arguments::Row rows[kPlans][kBlockK];
   int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp
   // Phases: of full, one a use of the slot; of the others as said.
   unsigned long long full[kSlots];  // 256 copies and a warp: a slot has landed, and rows stand
@@ -116,6 +110,7 @@ struct SharedMemory {
   // wait have seen the end of those before.
   unsigned long long q_read[kQReads];  // the slot of Q may be loaded anew
   unsigned long long end_full[2];      // end_of_row stands
+  int first_column;  // of the tile that course plans next, where columns are numbered
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads

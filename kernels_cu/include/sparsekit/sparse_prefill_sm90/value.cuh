@@ -11,13 +11,15 @@
 namespace sparsekit::sparse_prefill_sm90 {
 
 /// All tiles of all items of this block for half of the columns.
-__device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Arguments& a,
+template <class Arguments>
+__device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, const Arguments& a,
                                                 const Results& results, const Place& place) {
+  using Row = typename Arguments::Row;
   const int thread = place.thread, warp = place.warp, lane = place.lane, g = place.g;
   const int items = place.items;
   setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
   const int group = place.warpgroup - 1, value_warp = group * kGroupWarps + warp;
-  Gather gather = {smem, a, group, thread / kPiece, thread % kPiece};
+  Gather<Arguments> gather = {smem, a, group, thread / kPiece, thread % kPiece};
   int index[kHalf] = {};  // of the warp that plans
   const bool plans = value_warp == 0;
 #pragma unroll 1
@@ -30,7 +32,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     for (int i = 0; i < kPlans; ++i) plan_next(smem, a, i, lane, index);
   }
   bar_sync(kValues, kValueThreads);
-  unsigned first[kRowSteps] = {};
+  Row first[kRowSteps] = {};
   gather.load(0, first, 0);  // Q of item 0
   gather.read_rows(first, 1, 0);
   gather.load(kTile, first, 1);
@@ -51,7 +53,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
   float o[128] = {};
   // O of an item, by way of this warpgroup's half of a slot.
   const auto end_item = [&](int number, int free_slot) {
-    const Item item = smem.item[number % kLengthSlots];
+    const typename Arguments::Item item = smem.item[number % kLengthSlots];
     const int lane_now = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
     const int head = warp * kMmaK + lane_now / 4;
     const int column = group * (kDV / kValueGroups);
@@ -115,7 +117,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       p_parity ^= 1;
       // Read ahead of P V, under which shared memory is slow.
       const int rope_what = smem.plan[(plan + 2) % kPlans];
-      unsigned rope_row[kRopeRowSteps];
+      Row rope_row[kRopeRowSteps];
       gather.read_rows(rope_row, (plan + 2) % kPlans, group * kRopeRowSteps);
       const float alpha[2] = {smem.alpha[warp * kMmaK + g], smem.alpha[warp * kMmaK + 8 + g]};
       // A factor of exactly 1 changes no bit.
@@ -145,7 +147,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
         find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp);
       }
       const int what = smem.plan[(plan + 3) % kPlans];
-      unsigned row[kRowSteps];
+      Row row[kRowSteps];
       gather.read_rows(row, (plan + 3) % kPlans, 0);
       wgmma_wait_group_sync_aligned<0>();
       arrive(smem.p_free);
