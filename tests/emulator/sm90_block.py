@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _OFFSET = r"add\.s64 \t%rd\d+, %rd\d+, (\d+);"
 _INITIALISED = rf"{_OFFSET}(?:(?!add\.s64)[^@])*?mbarrier\.init"
@@ -11,18 +12,19 @@ BARRIERS = (
     *(f"q_read[{item}]" for item in range(4)), "end_full[0]", "end_full[1]",
 )  # fmt: skip
 """Of SharedMemory, in the order of their `init`."""
-UNNEEDED = {
-    "q_read[0]": "P of an item's last tile is stored behind the reading of the next Q",
-    "q_read[3]": "no block has a fourth item here",
-}
 
 
-def why_redundant(instruction: str, line: int, text: str) -> str | None:
-    """Why nothing goes wrong without an instruction; None where it is needed."""
+def why_redundant(
+    unneeded: Mapping[str, str], instruction: str, line: int, text: str
+) -> str | None:
+    """Why nothing goes wrong without an instruction; None where it is needed.
+
+    unneeded: the reason by barrier, where a kernel's cases need no wait for it.
+    """
     before = "\n".join(text.splitlines()[: line - 1])
     if "mbarrier" in instruction:
         names = dict(zip(re.findall(_INITIALISED, text), BARRIERS, strict=True))
-        return UNNEEDED.get(names.get(re.findall(_OFFSET, before)[-1], ""))
+        return unneeded.get(names.get(re.findall(_OFFSET, before)[-1], ""))
     if "wgmma.fence" in instruction:
         last = re.findall(r"wgmma\.(mma_async|commit_group|wait_group)", before)[-1]
         return "of the same sum as the products before it" if last == "mma_async" else None
