@@ -1,21 +1,50 @@
 // What is loaded next, and the copies.
 #pragma once
 
+#include "sparsekit/ptx/cp_async_bulk.cuh"
 #include "sparsekit/ptx/special_register.cuh"
 #include "sparsekit/sparse_prefill_sm90/items.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
+/// The slot of the ring behind or, with step 2, before `slot`.
+__device__ __forceinline__ int next_slot(int slot, int step) {
+  const int next = slot + step;
+  return next < kSlots ? next : next - kSlots;
+}
+
 /// A position in the ring.
+///
+/// With kSwapSlots the tile that comes third after an item's last one takes the slot of the next Q,
+/// which is free first, and the position after it that of the last tile: from an item's first tile
+/// on, but the block's first item's, slots follow each other in the other direction.
 struct Position {
   int slot = 0;
-  int parity = 0;  // of the phase of full that ends when it has landed
+  int parity = 0;  // of the phase of full that ends when it has landed; with kSwapSlots a bit a slot
   int plan = 0;
+  int step = 1;
+  __device__ __forceinline__ int phase() const {
+    return kSwapSlots ? parity >> slot & 1 : parity;
+  }
+  __device__ __forceinline__ void turn() { step = kSlots - step; }
   __device__ __forceinline__ void advance() {
     plan = (plan + 1) % kPlans;
-    if (++slot == kSlots) slot = 0, parity ^= 1;
+    if (kSwapSlots) {
+      parity ^= 1 << slot, slot = next_slot(slot, step);
+    } else if (++slot == kSlots) {
+      slot = 0, parity ^= 1;
+    }
   }
 };
+
+/// Q of an item into L2, if its heads adjoin.
+template <class Arguments>
+__device__ __forceinline__ void prefetch_q(const Arguments& a, typename Arguments::Item at) {
+  if (a.q_head_stride_elems != kDQk) return;
+  const int heads = min(a.h_q - at.first_head, static_cast<int>(kHeads));
+  cp_async_bulk_prefetch_l2_global(a.q + a.q_offset_elems(at) + at.first_head * kDQk,
+                                   heads * kDQk * sizeof(bf16));
+}
 
 /// What a position is and where its rows are, found by one warp, a position a call. Lane l sees to
 /// the rows l and l + 32 of a tile, and holds their indices a position ahead: index.
@@ -32,6 +61,7 @@ __device__ __forceinline__ void plan_next(SharedMemory<Arguments>& smem, const A
   if (course.left == kAtQ) {
     if (lane == 0) {
       smem.plan[plan] = course.number;
+      if (kPrefetchQ) prefetch_q(a, a.where(item));
       smem.item[course.number % kLengthSlots] = a.where(item);
     }
     course.left = length_of(smem, a, course.number);

@@ -61,7 +61,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
     // Read anew: kept over the loop, what hangs on it would crowd out Q.
     const unsigned lane_now = tid_x() % static_cast<unsigned>(kWarp);
     const unsigned first = (warp * kMmaK + lane_now % 16) * kLineBytes;
-    wait(smem.full[at.slot], at.parity);
+    wait(smem.full[at.slot], at.phase());
 #pragma unroll
     for (int c = 0; c < kQRegChunks; ++c) {
 #pragma unroll
@@ -88,7 +88,8 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
           matrix_descriptor_128b(shared_address(&smem.ring[at.slot][0][0][0]), 1, kAtomBytes);
       const unsigned long long q_desc =
           matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
-      wait(smem.full[at.slot], at.parity);
+      if (kSwapSlots && tile == 0 && number > 0) at.turn();
+      wait(smem.full[at.slot], at.phase());
       if (!kSingleFence) fence_copies();
       if (!kSingleFence) wgmma_fence_sync_aligned();
       if (kSingleFence) late(tile, number);
@@ -144,9 +145,10 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
         alpha[0] = alpha[1] = 1.0f;
       }
     }
-    if (item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
+    if (!kPFirst && item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
     write_p();
     announce_p();
+    if (kPFirst && item + static_cast<int>(gridDim.x) < items) read_q(number + 1);
 
     // The end of the item.
     const typename Arguments::Item where = smem.item[number % kLengthSlots];

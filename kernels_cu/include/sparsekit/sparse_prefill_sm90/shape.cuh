@@ -18,6 +18,9 @@ enum : int {
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kPartColumns = SK_PART_COLUMNS,      // of a part of a row; 0: rows are whole
+  kSwapSlots = SK_SWAP_SLOTS,          // the slots of Q and of the tile before it change places
+  kPFirst = SK_P_FIRST,                // P of the last tile is written before the next Q is read
+  kPrefetchQ = SK_PREFETCH_Q,          // Q is fetched into L2 when it is planned
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,

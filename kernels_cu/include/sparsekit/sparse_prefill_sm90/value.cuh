@@ -42,12 +42,16 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
 
   int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
   int p_parity = 0, s_parity = 0;
+  const auto wait_q_read = [&](int number) {
+    wait(smem.q_read[number % kQReads], number / kQReads & 1);
+  };
   const auto wait_s_done = [&] {
     wait(smem.s_done, s_parity);
     s_parity ^= 1;
   };
+  int step = 1;  // from slot to slot, see Position
   const auto advance = [&] {
-    slot = slot + 1 == kSlots ? 0 : slot + 1;
+    slot = kSwapSlots ? next_slot(slot, step) : slot + 1 == kSlots ? 0 : slot + 1;
     plan = (plan + 1) % kPlans;
   };
   float o[128] = {};
@@ -100,16 +104,18 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
         wait_s_done();
         gather.load_rope((plan + 2) % kPlans);
       }
-      wait(smem.q_read[number % kQReads], number / kQReads & 1);
+      if (!kSwapSlots || number == 0) wait_q_read(number);
     }
+    const int free_slot = kSwapSlots && number > 0 ? next_slot(slot, kSlots - step) : slot;
     if (number > 0) {
-      end_item(number - 1, slot);
+      end_item(number - 1, free_slot);
       if (!more) break;
 #pragma unroll
       for (int e = 0; e < 128; ++e) o[e] = 0.0f;
     }
-    gather.load((plan + 3) % kPlans, slot);
+    gather.load((plan + 3) % kPlans, free_slot);
     advance();
+    if (kSwapSlots && number > 0) step = kSlots - step;
 
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
@@ -149,9 +155,15 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       const int what = smem.plan[(plan + 3) % kPlans];
       Row row[kRowSteps];
       gather.read_rows(row, (plan + 3) % kPlans, 0);
+      // Beside P V of the last tile into the slot of the next Q.
+      const bool swaps = kSwapSlots && tiles == 1;
+      if (swaps && item_of(number + 1) < items) {
+        wait_q_read(number + 1);
+        gather.load(what, row, next_slot(slot, step));
+      }
       wgmma_wait_group_sync_aligned<0>();
       arrive(smem.p_free);
-      gather.load(what, row, slot);
+      if (!swaps) gather.load(what, row, slot);
       advance();
     }
   }
