@@ -19,7 +19,7 @@ from walking_kernels import (
 from sparsekit.emulator import Schedule
 from sparsekit.model import Case
 
-VARIANTS = ("skip", "noskip")
+VARIANTS = ("skip", "all", "noskip")
 _MIXED = {"indices": "mixed", "scale": 0.5, "return_lse": True}
 _PADDED = {
     **_MIXED, "sink": "special", "q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8,
@@ -44,11 +44,11 @@ CASES = {
     ),
     "not finite": (
         {"b": 1, "m": 3, "topk": 70, "n_window": 30},
-        {"indices": "interior", "values": "inf"},
+        {"indices": "interior", "values": "inf", "return_lse": True},
     ),
     "no numbers": (
         {"b": 1, "m": 3, "topk": 70, "n_window": 30},
-        {"indices": "interior", "values": "nan"},
+        {"indices": "interior", "values": "nan", "return_lse": True},
     ),
     "no rows": ({"b": 1, "m": 3, "topk": 70, "n_win": 0, "n_cmp": 0}, {"indices": "empty"}),
     "no columns": ({"b": 1, "m": 3, "topk": 0, "n_window": 0}, {"sink": "finite"}),
@@ -82,19 +82,20 @@ def test_right_and_clean_in_short(kernel, sizes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_right_clean_and_the_same_with_and_without_skip(kernel, name):
+def test_right_clean_and_the_same_bits_in_every_variant(kernel, name):
     found = [
         right_and_clean(kernel[v], make_case(kernel[v], CASES[name]), [LAZY, EAGER])
         for v in VARIANTS
     ]
-    assert found[0] == found[1]
+    assert all(one == found[0] for one in found)
 
 
 @pytest.mark.slow
-def test_any_schedule_gives_the_same(kernel):
+@pytest.mark.parametrize(("variant", "name"), [("skip", "mixed"), ("all", "many")])
+def test_any_schedule_gives_the_same(kernel, variant, name):
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
-    case = make_case(kernel["skip"], CASES["mixed"])
-    right_and_clean(kernel["skip"], case, schedules)
+    case = make_case(kernel[variant], CASES[name])
+    right_and_clean(kernel[variant], case, schedules)
 
 
 @pytest.mark.slow
@@ -105,8 +106,9 @@ def test_every_block_of_code_runs(kernel, variant):
 
 
 @pytest.mark.slow
-def test_every_synchronisation_is_missed(kernel):
-    case = make_case(kernel["skip"], MUTATED)
-    silent, excused = missed_by_none(kernel["skip"], [case], partial(why_redundant, UNNEEDED))
+@pytest.mark.parametrize("variant", ["skip", "all"])
+def test_every_synchronisation_is_missed(kernel, variant):
+    case = make_case(kernel[variant], MUTATED)
+    silent, excused = missed_by_none(kernel[variant], [case], partial(why_redundant, UNNEEDED))
     assert silent == []
     assert excused <= MOST_EXCUSED

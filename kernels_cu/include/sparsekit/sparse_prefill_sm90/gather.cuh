@@ -60,9 +60,10 @@ __device__ __forceinline__ void plan_next(SharedMemory<Arguments>& smem, const A
   }
   if (course.left == kAtQ) {
     if (lane == 0) {
+      const typename Arguments::Item at = a.where(item);
       smem.plan[plan] = course.number;
-      if (kPrefetchQ) prefetch_q(a, a.where(item));
-      smem.item[course.number % kLengthSlots] = a.where(item);
+      smem.item[course.number % kLengthSlots] = at;
+      if (kPrefetchQ) prefetch_q(a, at);
     }
     course.left = length_of(smem, a, course.number);
     course.column = a.token_row(item) + a.part(item) * kPartColumns;
