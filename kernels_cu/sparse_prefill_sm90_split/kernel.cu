@@ -9,6 +9,7 @@
 #include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/softmax.cuh"
 #include "sparsekit/sparse_prefill_sm90/block.cuh"
+#include "sparsekit/sparse_prefill_sm90/one_pool.cuh"
 
 namespace sparsekit::sparse_prefill_sm90 {
 
@@ -17,7 +18,7 @@ enum : int {
   kMergeThreads = kDV / kMergeColumns,
 };
 
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_split, sizeof(SharedMemory));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_split, sizeof(SharedMemory<OnePool>));
 
 // Grid: x = as many blocks as run at once; block b takes the items b, b + grid, ... Item i is part
 // i % parts of the heads and token that i / parts stands for.
@@ -28,19 +29,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_sp
     long long kv_row_stride_elems, long long indices_row_stride_elems, int s_q, int h_q, int s_kv,
     int topk, float sm_scale) {
   extern __shared__ __align__(kAtomBytes) unsigned char dynamic_smem[];
-  SharedMemory& smem = *reinterpret_cast<SharedMemory*>(dynamic_smem);
-  const Arguments a = {q,
-                       kv,
-                       indices,
-                       topk_length,
-                       q_token_stride_elems,
-                       q_head_stride_elems,
-                       static_cast<unsigned>(kv_row_stride_elems / kPiece),
-                       indices_row_stride_elems,
-                       s_q,
-                       h_q,
-                       s_kv,
-                       topk};
+  auto& smem = *reinterpret_cast<SharedMemory<OnePool>*>(dynamic_smem);
+  const OnePool a = {{s_q, h_q, topk},
+                     q,
+                     kv,
+                     indices,
+                     topk_length,
+                     q_token_stride_elems,
+                     q_head_stride_elems,
+                     static_cast<unsigned>(kv_row_stride_elems / kPiece),
+                     indices_row_stride_elems,
+                     s_kv};
   const Results results = {nullptr, nullptr, nullptr, nullptr, part_out, part_end};
   run_block(smem, a, results, sm_scale);
 }

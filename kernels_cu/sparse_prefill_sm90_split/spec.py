@@ -16,6 +16,9 @@ _BASE = {
     "ANNOUNCE_CHUNK": 9,
     "ARRIVING_LANES": 1,
     "SINGLE_FENCE": 0,
+    "SWAP_SLOTS": 0,
+    "P_FIRST": 0,
+    "PREFETCH_Q": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 184,
     "VALUE_REGISTERS": 160,
@@ -25,7 +28,7 @@ _BASE = {
 }
 _WHERE = (
     Override(
-        {"Q_REGISTER_CHUNKS": 6, "P_BUFFERS": 2, "ANNOUNCE_CHUNK": 7},
+        {"Q_REGISTER_CHUNKS": 6, "P_BUFFERS": 2, "P_FIRST": 1, "ANNOUNCE_CHUNK": 7},
         instance={"d_qk": 512},
     ),
 )

@@ -6,16 +6,8 @@ import re
 
 import pytest
 from own_kernel import OwnKernel
-from prefill_kernels import (
-    CASES,
-    EAGER,
-    LAZY,
-    SEEDS,
-    make_case,
-    never_runs,
-    right_and_clean,
-    silent_mutants,
-)
+from prefill_kernels import CASES, make_case, never_runs, silent_mutants
+from walking_kernels import EAGER, LAZY, SEEDS, right_and_clean
 
 from sparsekit.emulator import Schedule
 

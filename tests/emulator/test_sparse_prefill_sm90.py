@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 
 import pytest
 from own_kernel import OwnKernel
-from prefill_kernels import (
-    CASES,
-    EAGER,
-    LAZY,
-    SEEDS,
-    make_case,
-    never_runs,
-    right_and_clean,
-    silent_mutants,
-)
+from prefill_kernels import CASES, make_case, never_runs, silent_mutants
+from sm90_block import why_redundant
+from walking_kernels import EAGER, LAZY, SEEDS, right_and_clean
 
 from sparsekit.emulator import Schedule
 
 HEADS = 20  # the rest of a block's 64 are without any
 VARIANTS = ("skip", "noskip")
 
-_OFFSET = r"add\.s64 \t%rd\d+, %rd\d+, (\d+);"
-_INITIALISED = rf"{_OFFSET}(?:(?!add\.s64)[^@])*?mbarrier\.init"
-BARRIERS = (
-    "full[0]", "full[1]", "full[2]", "rope_full", "q_full", "s_done", "p_full", "p_free",
-    *(f"q_read[{item}]" for item in range(4)), "end_full[0]", "end_full[1]",
-)  # fmt: skip
-"""Of SharedMemory, in the order of their `init`."""
 UNNEEDED = {
     "q_read[0]": "P of an item's last tile is stored behind the reading of the next Q",
     "q_read[3]": "no block has a fourth item here",
 }
 MOST_EXCUSED = 6  # of 66
-
-
-def why_redundant(instruction: str, line: int, text: str) -> str | None:
-    """Why nothing goes wrong without an instruction; None where it is needed."""
-    before = "\n".join(text.splitlines()[: line - 1])
-    if "mbarrier" in instruction:
-        names = dict(zip(re.findall(_INITIALISED, text), BARRIERS, strict=True))
-        return UNNEEDED.get(names.get(re.findall(_OFFSET, before)[-1], ""))
-    if "wgmma.fence" in instruction:
-        last = re.findall(r"wgmma\.(mma_async|commit_group|wait_group)", before)[-1]
-        return "of the same sum as the products before it" if last == "mma_async" else None
-    stores_p = text.splitlines()[line + 1].strip().startswith("bar.warp.sync")
-    if "fence.proxy" in instruction and stores_p:
-        last = re.findall(r"wgmma\.(mma_async|wait_group)", before)[-1]
-        why = "P V waits for the gate, and before that comes the fence for the last chunks"
-        return why if last == "mma_async" else None
-    return None
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +59,7 @@ def test_every_block_of_code_runs(kernel, variant, d_qk):
 
 @pytest.mark.slow
 def test_every_synchronisation_is_missed(kernel):
-    silent, excused = silent_mutants(kernel["skip"], HEADS, 576, why_redundant)
+    why = partial(why_redundant, UNNEEDED)
+    silent, excused = silent_mutants(kernel["skip"], HEADS, 576, why)
     assert silent == []
     assert excused <= MOST_EXCUSED

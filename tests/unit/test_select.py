@@ -116,3 +116,47 @@ def test_a_pointer_to_other_elements_than_the_tensor_s_is_no_fit():
     assert taken(call) is None
     reasons = [d.reason for d in decisions(call)]
     assert "sparse_prefill_fwd takes q in bf16, found fp32" in reasons
+
+
+def paged_call(m: int, d: int = 512, **changed: tuple[int, ...]) -> Call:
+    """A call of sparse_attn_paged on packed tensors; changed: the strides of tensors by name."""
+    shapes = {
+        "q": (2, m, 64, d), "window_pool": (300, d), "cmp_pool": (400, d), "attn_sink": (64,),
+        "topk_idxs": (2, m, 640), "out": (2, m, 64, d),
+    }  # fmt: skip
+    types = {"attn_sink": "fp32", "topk_idxs": "i32"}
+    return Call(
+        dims={"b": 2, "m": m, "h": 64, "d": d, "n_win": 300, "n_cmp": 400, "topk": 640},
+        dtypes={name: types.get(name, "bf16") for name in shapes},
+        shapes=shapes,
+        strides={**{n: packed_strides(s) for n, s in shapes.items()}, **changed},
+        alignments=dict.fromkeys(shapes, 256),
+        scalars={"softmax_scale": 0.04, "n_window": 128},
+        device=H200,
+    )
+
+
+def paged_taken(call: Call) -> str:
+    found = next(d for d in decisions(call, "sparse_attn_paged") if d.taken)
+    return found.subject.split(" ")[0]
+
+
+def test_paged_prefill_on_hopper_takes_the_kernel_for_it():
+    assert paged_taken(paged_call(2)) == "sparse_attn_paged_sm90:skip"
+    padded = paged_call(2, q=(2 * 64 * 520, 64 * 520, 520, 1), cmp_pool=(536, 1))
+    assert paged_taken(padded) == "sparse_attn_paged_sm90:skip"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        paged_call(1), paged_call(2, d=256), paged_call(2, window_pool=(516, 1)),
+        paged_call(2, cmp_pool=(2**31, 1)), paged_call(2, out=(2 * 64 * 520, 64 * 520, 520, 1)),
+        replace(paged_call(2), alignments={**paged_call(2).alignments, "cmp_pool": 8}),
+    ],
+    ids=["decode", "narrow", "odd stride", "far rows", "out in a view", "misaligned"],
+)  # fmt: skip
+def test_what_it_does_not_take_another_kernel_does(call):
+    told = [d for d in decisions(call, "cu/sparse_attn_paged_sm90") if d.taken]
+    assert told == []
+    assert not paged_taken(call).startswith("sparse_attn_paged_sm90:")

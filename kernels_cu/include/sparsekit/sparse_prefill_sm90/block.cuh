@@ -7,7 +7,8 @@
 namespace sparsekit::sparse_prefill_sm90 {
 
 /// The items blockIdx.x, blockIdx.x + gridDim.x, ...
-__device__ __forceinline__ void run_block(SharedMemory& smem, const Arguments& a,
+template <class Arguments>
+__device__ __forceinline__ void run_block(SharedMemory<Arguments>& smem, const Arguments& a,
                                           const Results& results, float sm_scale) {
   const int warpgroup = uniform(threadIdx.x / kGroup), thread = threadIdx.x % kGroup;
   const int warp = uniform(thread / kWarp), lane = threadIdx.x % kWarp;
@@ -29,7 +30,7 @@ __device__ __forceinline__ void run_block(SharedMemory& smem, const Arguments& a
       mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps * kArrivingLanes);
     }
   }
-  if (threadIdx.x < kPlans * kBlockK) smem.rows[0][threadIdx.x] = kUnlisted;
+  if (threadIdx.x < kPlans * kBlockK) smem.rows[0][threadIdx.x] = Arguments::kUnlisted;
   __syncthreads();
 
   if (place.warpgroup == 0) {

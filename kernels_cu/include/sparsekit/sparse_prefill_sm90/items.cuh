@@ -10,37 +10,33 @@ namespace sparsekit::sparse_prefill_sm90 {
 /// The item of that number of this block.
 __device__ __forceinline__ int item_of(int number) { return blockIdx.x + number * gridDim.x; }
 
-/// What the kernel was called with.
-struct Arguments {
-  const bf16* q;
-  const bf16* kv;
-  const int* indices;
-  const int* topk_length;  // null: every column may count
-  long long q_token_stride_elems, q_head_stride_elems;
-  unsigned kv_row_stride_pieces;
-  long long indices_row_stride_elems;
-  int s_q, h_q, s_kv, topk;
+/// A token and 64 of its heads, or a part of that, is an item.
+struct Items {
+  int tokens, h_q, topk;
 
   /// A row is cut at fixed columns into parts, or not at all.
   __device__ __forceinline__ int parts() const {
     return kPartColumns ? anew(max((topk + kPartColumns - 1) / kPartColumns, 1)) : 1;
   }
   __device__ __forceinline__ int head_blocks() const { return anew((h_q + kHeads - 1) / kHeads); }
-  __device__ __forceinline__ int items() const { return s_q * head_blocks() * parts(); }
+  __device__ __forceinline__ int items() const { return tokens * head_blocks() * parts(); }
   __device__ __forceinline__ int part(int item) const { return kPartColumns ? item % parts() : 0; }
   __device__ __forceinline__ int token(int item) const { return item / parts() / head_blocks(); }
   __device__ __forceinline__ int first_head(int item) const {
     return item / parts() % head_blocks() * kHeads;
   }
-  /// The indices of the token.
-  __device__ __forceinline__ const int* token_row(int item) const {
-    return indices + token(item) * indices_row_stride_elems;
-  }
-  /// Those from the item's part on.
-  __device__ __forceinline__ const int* index_row(int item) const {
-    return token_row(item) + part(item) * kPartColumns;
-  }
 };
+
+// What a kernel was called with, Arguments here and below, is Items and has
+//   Item, where(item)           what is kept of an item: its token and first head, and more
+//   q, q_offset_elems(Item), q_head_stride_elems
+//   token_row(item)             the indices of its token
+//   has_length(), length(item)  whether it is said how many of them may count, and how many
+//   is_listed(index, column)    whether an index is valid
+//   Row, row(index, column)     a word for where a row of a tile is, kUnlisted if it is not valid
+//   element(row, column)        of a row, or of row 0 where it is not valid and nothing is read
+//   kNumbersColumns             row() looks at the column
+//   kHasMaxLogits               max_logits and lse are there; else lse may be
 
 /// Where a thread stands, and how many items there are: known before the roles part.
 struct Place {
@@ -59,16 +55,17 @@ struct Results {
   float4* part_end;
 
   /// The row of a head of an item, in part_end; times kDV, in part_out.
-  __device__ __forceinline__ long long part_row(const Arguments& a, int item, int head) const {
+  __device__ __forceinline__ long long part_row(const Items& a, int item, int head) const {
     return (static_cast<long long>(a.token(item)) * a.h_q + head) * a.parts() + a.part(item);
   }
 };
 
-/// What tells the end of a row to a value warp, in the registers of its lanes: topk_length, or the
-/// last indices of the warp's share.
+/// What tells the end of a row to a value warp, in the registers of its lanes: a length that
+/// was given, or the last indices of the warp's share.
 using RowEnd = int[kScanLoads];
 
 /// One round of a share: kScanWidth indices from column `first` on.
+template <class Arguments>
 __device__ __forceinline__ void load_round(const Arguments& a, const int* row, int first, int lane,
                                            RowEnd& round) {
 #pragma unroll
@@ -76,12 +73,13 @@ __device__ __forceinline__ void load_round(const Arguments& a, const int* row, i
 }
 
 /// Loads it, of item `number` of this block. warp: of the eight.
+template <class Arguments>
 __device__ __forceinline__ void load_row_end(const Arguments& a, int number, int warp, int lane,
                                              RowEnd& round) {
   const int item = item_of(number);
   if (item >= a.items()) return;
-  if (a.topk_length != nullptr) {
-    round[0] = __ldg(a.topk_length + a.token(item));
+  if (a.has_length()) {
+    round[0] = a.load_length(item);
   } else if (kDeriveLength) {
     load_round(a, a.token_row(item), a.topk - kScanWidth * (warp + 1), lane, round);
   }
@@ -89,6 +87,7 @@ __device__ __forceinline__ void load_row_end(const Arguments& a, int number, int
 
 /// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w
 /// looks at 128, and goes on until it finds a valid one. The largest of the eight is the row's.
+template <class Arguments>
 __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane,
                                           RowEnd& round) {
 #pragma unroll 1
@@ -96,7 +95,8 @@ __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, in
     int end = 0;
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
-      if (is_valid(round[j], a.s_kv)) end = first + j * kWarp + lane + 1;
+      const int column = first + j * kWarp + lane;
+      if (a.is_listed(round[j], column)) end = column + 1;
     }
     end = redux_sync_max_s32(end);
     if (end > 0 || first <= 0) return end;
@@ -106,13 +106,14 @@ __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, in
 }
 
 /// A value warp's word of the length of item `number` of this block, from what was loaded.
-__device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments& a, int number,
-                                            int warp, int lane, RowEnd& round) {
+template <class Arguments>
+__device__ __forceinline__ void find_length(SharedMemory<Arguments>& smem, const Arguments& a,
+                                            int number, int warp, int lane, RowEnd& round) {
   const int item = item_of(number);
   if (item >= a.items()) return;
   int end = a.topk;
-  if (a.topk_length != nullptr) {
-    end = min(max(round[0], 0), a.topk);
+  if (a.has_length()) {
+    end = a.length(round[0]);
   } else if (kDeriveLength) {
     end = scan_share(a, a.token_row(item), warp, lane, round);
   }
@@ -120,7 +121,9 @@ __device__ __forceinline__ void find_length(SharedMemory& smem, const Arguments&
 }
 
 /// Of item `number` of this block: the columns of its part that may be listed.
-__device__ __forceinline__ int length_of(const SharedMemory& smem, const Arguments& a, int number) {
+template <class Arguments>
+__device__ __forceinline__ int length_of(const SharedMemory<Arguments>& smem, const Arguments& a,
+                                         int number) {
   const int4 x = smem.end[number % kLengthSlots][0], y = smem.end[number % kLengthSlots][1];
   const int end = max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w)));
   if (!kPartColumns) return uniform(end);

@@ -10,7 +10,8 @@
 namespace sparsekit::sparse_prefill_sm90 {
 
 /// All tiles of all items of this block: P and alpha of each tile, and what the softmax ends in.
-__device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Arguments& a,
+template <class Arguments>
+__device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, const Arguments& a,
                                                 const Results& results, const Place& place,
                                                 float sm_scale) {
   const int warp = place.warp, lane = place.lane, g = place.g, t = place.t, items = place.items;
@@ -78,7 +79,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
     // Read anew: kept over the loop, what hangs on it would crowd out Q.
     const unsigned lane_now = tid_x() % static_cast<unsigned>(kWarp);
     const unsigned first = (warp * kMmaK + lane_now % 16) * kLineBytes;
-    wait(smem.full[at.slot], at.parity);
+    wait(smem.full[at.slot], at.phase());
 #pragma unroll
     for (int c = 0; c < kQRegChunks; ++c) {
 #pragma unroll
@@ -105,7 +106,8 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
           matrix_descriptor_128b(shared_address(&smem.ring[at.slot][0][0][0]), 1, kAtomBytes);
       const unsigned long long q_desc =
           matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
-      wait(smem.full[at.slot], at.parity);
+      if (kSwapSlots && tile == 0 && number > 0) at.turn();
+      wait(smem.full[at.slot], at.phase());
       if (!kSingleFence) fence_copies();
       if (!kSingleFence) wgmma_fence_sync_aligned();
       if (kSingleFence) late(tile, number);
@@ -141,9 +143,9 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       wgmma_commit_group_sync_aligned();
       if (kAnnounceChunk == kQkChunks && tile > 0) announce_p();
 
-      const unsigned* listed = &smem.rows[at.plan][tid_x() % kWarp];
-      const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != kUnlisted);
-      const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != kUnlisted);
+      const typename Arguments::Row* listed = &smem.rows[at.plan][tid_x() % kWarp];
+      const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != Arguments::kUnlisted);
+      const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != Arguments::kUnlisted);
       wgmma_wait_group_sync_aligned<0>();
       if (kAwaitsScores && (tile > 0 || (kHasRope && tiles > 1))) arrive(smem.s_done);
       at.advance();
@@ -163,18 +165,17 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
       if (kPBuffers == 2) write_p();
     }
     const bool more = item + static_cast<int>(gridDim.x) < items;
+    if (!kPFirst && more) read_q(number + 1);
     if (kPBuffers == 1) {
-      if (more) read_q(number + 1);
       write_p();
-      announce_p();
     } else {
       fence_proxy_async_shared_cta();
-      announce_p();
-      if (more) read_q(number + 1);
     }
+    announce_p();
+    if (kPFirst && more) read_q(number + 1);
 
     // The end of the item.
-    const Item where = smem.item[number % kLengthSlots];
+    const typename Arguments::Item where = smem.item[number % kLengthSlots];
     const int first_head = where.first_head;
     const long long first_row = static_cast<long long>(where.token) * a.h_q + first_head;
 #pragma unroll
@@ -199,8 +200,12 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory& smem, const Argume
         smem.end_of_row[number % 2][head] = make_float2(ref, sum + poison);
         if (first_head + head < a.h_q) {
           const float log_sum = max == infinity() ? max : ref + logf(sum);
-          results.max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
-          results.lse[first_row + head] = empty ? infinity() : log_sum;
+          if (Arguments::kHasMaxLogits) {
+            results.max_logits[first_row + head] = rows.max[r] == masked() ? -infinity() : max;
+          }
+          if (Arguments::kHasMaxLogits || results.lse != nullptr) {
+            results.lse[first_row + head] = empty ? infinity() : log_sum;
+          }
         }
       }
     }

@@ -19,6 +19,9 @@ enum : int {
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kPartColumns = SK_PART_COLUMNS,      // of a part of a row; 0: rows are whole
+  kSwapSlots = SK_SWAP_SLOTS,          // the slots of Q and of the tile before it change places
+  kPFirst = SK_P_FIRST,                // P of the last tile is written before the next Q is read
+  kPrefetchQ = SK_PREFETCH_Q,          // Q is fetched into L2 when it is planned
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
@@ -74,18 +77,11 @@ static_assert(kQRegChunks >= 1 && kQRegChunks < kTileChunks,
               "the chunks of Q in registers come through a slot of the ring");
 static_assert(kHeads == kBlockK, "Q takes a slot of the ring");
 static_assert(kPartColumns % kBlockK == 0, "a part is whole tiles");
-static_assert(kPBuffers == 1 || !kHasRope, "P again takes the place of the rope chunk");
+static_assert(kPBuffers == 1 || !kHasRope, "shared memory holds P again or a rope chunk");
 static_assert(kAnnounceChunk <= kQkChunks, "P is announced in the midst of Q K^T, or behind it");
 static_assert(kHalf == 2, "a word of mask for 32 rows");
 
 enum Plan : int { kNone = -2, kTile = -1 };  // else Q, of the item of that number
-enum : unsigned { kUnlisted = 0xffffffff };  // a row of a tile that is not valid
-
-// A token, and the first of its heads.
-struct Item {
-  int token;
-  int first_head;
-};
 
 // What is planned next: Q of the item of that number in this block when left is kAtQ, else the tile
 // that begins at `column`, with that many columns to the end of the row.
@@ -98,17 +94,18 @@ enum : int { kAtQ = -1 };
 
 // A chunk is 64 rows of 128 bytes; piece c of row r lies at piece c ^ (r % 8), which is the
 // 128-byte swizzle of wgmma, ldmatrix and stmatrix alike.
+template <class Arguments>
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kTileChunks][kBlockK][kChunk];
   bf16 q[kQSharedChunks][kHeads][kChunk];  // the last chunks of Q
-  bf16 single[2][kBlockK][kChunk];  // P; and the rope chunk, or P once more
+  bf16 single[kPBuffers + kHasRope][kBlockK][kChunk];  // P, and the rope chunk
   float alpha[kPBuffers][kHeads];             // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
-  Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
+  typename Arguments::Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
   Course course;  // of the plans
-  // position % kPlans: what it is, and where the rows of a tile are, in pieces from kv's first.
+  // position % kPlans: what it is, and where the rows of a tile are.
   int plan[kPlans];
-  unsigned rows[kPlans][kBlockK];
+  typename Arguments::Row rows[kPlans][kBlockK];
   int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp
   // Phases: of full, one a use of the slot; of the others as said.
   unsigned long long full[kSlots];  // 256 copies and a warp: a slot has landed, and rows stand
@@ -121,9 +118,10 @@ struct SharedMemory {
   // wait have seen the end of those before.
   unsigned long long q_read[kQReads];  // the slot of Q may be loaded anew
   unsigned long long end_full[2];      // end_of_row stands
+  int first_column;  // of the tile that course plans next, where columns are numbered
 
   __device__ __forceinline__ bf16 (&p(int buffer))[kBlockK][kChunk] { return single[buffer]; }
-  __device__ __forceinline__ bf16 (&rope())[kBlockK][kChunk] { return single[1]; }
+  __device__ __forceinline__ bf16 (&rope())[kBlockK][kChunk] { return single[kPBuffers]; }
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads

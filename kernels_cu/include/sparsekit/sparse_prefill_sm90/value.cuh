@@ -11,13 +11,15 @@
 namespace sparsekit::sparse_prefill_sm90 {
 
 /// All tiles of all items of this block for half of the columns.
-__device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Arguments& a,
+template <class Arguments>
+__device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, const Arguments& a,
                                                 const Results& results, const Place& place) {
+  using Row = typename Arguments::Row;
   const int thread = place.thread, warp = place.warp, lane = place.lane, g = place.g;
   const int items = place.items;
   setmaxnreg_dec_sync_aligned_u32<kValueRegs>();
   const int group = place.warpgroup - 1, value_warp = group * kGroupWarps + warp;
-  Gather gather = {smem, a, group, thread / kPiece, thread % kPiece};
+  Gather<Arguments> gather = {smem, a, group, thread / kPiece, thread % kPiece};
   int index[kHalf] = {};  // of the warp that plans
   const bool plans = value_warp == 0;
 #pragma unroll 1
@@ -32,7 +34,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
     for (int i = 0; i < kPlans; ++i) plan_next(smem, a, i, lane, index);
   }
   bar_sync(kValues, kValueThreads);
-  unsigned first[kRowSteps] = {};
+  Row first[kRowSteps] = {};
   gather.load(0, first, 0);  // Q of item 0
   gather.read_rows(first, 1, 0);
   gather.load(kTile, first, 1);
@@ -42,17 +44,21 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
 
   int slot = 0, plan = 0;  // of the position that is read; three on, one comes into its slot
   int p_buffer = 0, p_parity = 0, s_parity = 0;
+  const auto wait_q_read = [&](int number) {
+    wait(smem.q_read[number % kQReads], number / kQReads & 1);
+  };
   const auto wait_s_done = [&] {
     wait(smem.s_done, s_parity);
     s_parity ^= 1;
   };
+  int step = 1;  // from slot to slot, see Position
   const auto advance = [&] {
-    slot = slot + 1 == kSlots ? 0 : slot + 1;
+    slot = kSwapSlots ? next_slot(slot, step) : slot + 1 == kSlots ? 0 : slot + 1;
     plan = (plan + 1) % kPlans;
   };
   float o[128] = {};
   const auto end_item = [&](int number) {
-    const Item item = smem.item[number % kLengthSlots];
+    const typename Arguments::Item item = smem.item[number % kLengthSlots];
     const int lane_now = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
     const int head = warp * kMmaK + lane_now / 4;
     const int column = group * (kDV / kValueGroups);
@@ -97,10 +103,12 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
         wait_s_done();
         gather.load_rope((plan + 2) % kPlans);
       }
-      wait(smem.q_read[number % kQReads], number / kQReads & 1);
+      if (!kSwapSlots || number == 0) wait_q_read(number);
     }
-    gather.load((plan + 3) % kPlans, slot);
+    gather.load((plan + 3) % kPlans,
+                kSwapSlots && number > 0 ? next_slot(slot, kSlots - step) : slot);
     advance();
+    if (kSwapSlots && number > 0) step = kSlots - step;
     if (number > 0) {
       end_item(number - 1);
       if (!more) break;
@@ -113,7 +121,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       p_parity ^= 1;
       // Read ahead of P V, under which shared memory is slow.
       const int rope_what = smem.plan[(plan + 2) % kPlans];
-      unsigned rope_row[kRopeRowSteps];
+      Row rope_row[kRopeRowSteps];
       gather.read_rows(rope_row, (plan + 2) % kPlans, group * kRopeRowSteps);
       const float* factors = &smem.alpha[p_buffer][warp * kMmaK + g];
       const float alpha[2] = {factors[0], factors[8]};
@@ -142,17 +150,24 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory& smem, const Argume
       if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
       if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(number + 1);
       const int what = smem.plan[(plan + 3) % kPlans];
-      unsigned row[kRowSteps];
+      Row row[kRowSteps];
       gather.read_rows(row, (plan + 3) % kPlans, 0);
+      // Beside P V of the last tile into the slot of the next Q.
+      const bool swaps = kSwapSlots && tiles == 1;
+      if (swaps && item_of(number + 1) < items) {
+        wait_q_read(number + 1);
+        gather.load(what, row, next_slot(slot, step));
+      }
       wgmma_wait_group_sync_aligned<0>();
       arrive(smem.p_free);
       if (kPBuffers == 2) p_buffer ^= 1;
-      // Once an item, and not at its end if it can be helped. Before the copies, which it would
-      // wait for, and looked at behind them.
-      const bool finds_length = tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1);
+      // Once an item, and not at its end if it can be helped. Loaded before the copies, which it
+      // would wait for, and looked at behind them.
+      const bool finds_length =
+          tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1);
       RowEnd row_end = {};
       if (finds_length) load_row_end(a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
-      gather.load(what, row, slot);
+      if (!swaps) gather.load(what, row, slot);
       if (finds_length) {
         find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
       }

@@ -1,0 +1,111 @@
+"""sparse_attn_paged on Hopper, prefill: the block of sparse_prefill_sm90 over two pools."""
+
+from sparsekit.model import Arg, Call, Entry, Instance, Kernel, Launch, Variant
+
+HEADS_PER_BLOCK = 64
+_DEFAULT_BLOCKS = 132  # where no device is known
+_MOST_ROW_STRIDE_ELEMS = (2**32 - 1) // 2
+
+_BASE = {
+    "Q_REGISTER_CHUNKS": 6,
+    "GATE": 0,
+    "AWAIT_SCORES": 0,
+    "P_BUFFERS": 1,
+    "STORE_CHUNK": 4,
+    "ANNOUNCE_CHUNK": 6,
+    "ARRIVING_LANES": 1,
+    "SINGLE_FENCE": 0,
+    "PART_COLUMNS": 0,
+    "SWAP_SLOTS": 0,
+    "P_FIRST": 0,
+    "PREFETCH_Q": 0,
+    "L2_PREFETCH_BYTES": 256,
+    "SCORE_REGISTERS": 184,
+    "VALUE_REGISTERS": 160,
+    "PROXY_FENCE": 1,
+    "SOFTMAX": 1,
+    "EARLY_WEIGHTS": 8,
+}
+
+# What may shorten the way from one item to the next, one by one and together, to be timed.
+_SHORT_ROWS = {
+    "skip": {},
+    "fetch": {"PREFETCH_Q": 1},
+    "p_first": {"P_FIRST": 1},
+    "swap": {"SWAP_SLOTS": 1},
+    "fetch_swap": {"PREFETCH_Q": 1, "SWAP_SLOTS": 1},
+    "fetch_p_first": {"PREFETCH_Q": 1, "P_FIRST": 1},
+    "all": {"PREFETCH_Q": 1, "P_FIRST": 1, "SWAP_SLOTS": 1},
+}
+
+ENTRY = Entry(
+    "sparse_attn_paged_sm90_prefill",
+    (
+        Arg("q", "*bf16", divisible_by=16),
+        Arg("window_pool", "*bf16", divisible_by=16),
+        Arg("cmp_pool", "*bf16", divisible_by=16),
+        Arg("attn_sink", "*fp32"),
+        Arg("topk_idxs", "*i32"),
+        Arg("cmp_counts", "*i32"),
+        Arg("out", "*bf16", divisible_by=16),
+        Arg("lse", "*fp32"),
+        Arg("q_b_stride_elems", "i64", "q.stride(0)", divisible_by=8),
+        Arg("q_m_stride_elems", "i64", "q.stride(1)", divisible_by=8),
+        Arg("q_h_stride_elems", "i64", "q.stride(2)", divisible_by=8),
+        Arg("window_row_stride_elems", "i64", "window_pool.stride(0)", divisible_by=8),
+        Arg("cmp_row_stride_elems", "i64", "cmp_pool.stride(0)", divisible_by=8),
+        Arg("topk_idxs_b_stride_elems", "i64", "topk_idxs.stride(0)"),
+        Arg("topk_idxs_m_stride_elems", "i64", "topk_idxs.stride(1)"),
+        Arg("cmp_counts_b_stride_elems", "i64", "cmp_counts.stride(0)"),
+        Arg("cmp_counts_m_stride_elems", "i64", "cmp_counts.stride(1)"),
+        Arg("tokens", "i32"),
+        Arg("m", "i32"),
+        Arg("h", "i32"),
+        Arg("topk", "i32"),
+        Arg("n_window", "i32"),
+        Arg("window_rows", "i32", "n_win"),
+        Arg("cmp_rows", "i32", "n_cmp"),
+        Arg("softmax_scale", "fp32"),
+    ),
+)
+
+
+def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
+    """A block per SM walks the pairs of a token and 64 heads; the pairs of a token adjoin."""
+    tokens = call.dims["b"] * call.dims["m"]
+    items = tokens * -(-call.dims["h"] // HEADS_PER_BLOCK)
+    blocks = call.device.sm_count if call.device else _DEFAULT_BLOCKS
+    return (Launch(ENTRY.name, (min(items, blocks), 1, 1), {"tokens": tokens}),)
+
+
+def reject(variant: Variant, call: Call) -> str | None:
+    """Decode is for other kernels; a row's stride is counted in bytes, in 32 bits."""
+    if call.dims["m"] == 1:
+        return "it is for prefill, more than one query a row, found m = 1"
+    for pool in ("window_pool", "cmp_pool"):
+        stride = call.strides[pool][0] if pool in call.strides else 0
+        if stride > _MOST_ROW_STRIDE_ELEMS:
+            return f"it is for pools with rows less than 2^31 elements apart, found {stride}"
+    return None
+
+
+def _variant(name: str, skip: int, **changed: int) -> Variant:
+    return Variant(name, {"SKIP": skip, **_BASE, **changed}, same_bits_as="noskip")
+
+
+KERNEL = Kernel(
+    lang="cuda",
+    op="sparse_attn_paged",
+    source="kernel.cu",
+    entries=(ENTRY,),
+    targets=("sm_90a",),
+    variants=(
+        *(_variant(name, 1, **changed) for name, changed in _SHORT_ROWS.items()),
+        Variant("noskip", {"SKIP": 0, **_BASE}),
+    ),
+    instances=(Instance(constants={"d": 512}),),
+    launches=launches,
+    reject=reject,
+    proven_on=(),
+    made_for="prefill, more than one query a row",
+)
