@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import torch
+from kernel_checks import Why, code_that_never_runs, silent_mutants_in
 from own_kernel import OwnKernel
-from sync_mutants import executed, mutants
 
-from sparsekit.emulator import CHECKS, STRICT_CHECKS, Schedule
 from sparsekit.model import Case
 
-STRICTEST = [*CHECKS, *STRICT_CHECKS]
-LAZY, EAGER = Schedule("lazy"), Schedule("eager")
-SEEDS = 20
 _MIXED = {"indices": "mixed", "sink": "special", "q_pad": 8, "kv_pad": 24, "indices_offset": 1}
 # s_q 7: every layout of `mixed` once; of 520 columns one key stands more than 512 before the end.
 CASES = {
@@ -35,7 +30,6 @@ CASES = {
 }
 MUTATED = ({"s_q": 5, "s_kv": 400, "topk": 330}, {"indices": "mixed", "scale": 0.5})
 Sizes = tuple[dict[str, int], dict[str, object]]
-Why = Callable[[str, int, str], str | None]
 
 
 def make_case(kernel: OwnKernel, name: str, heads: int, d_qk: int) -> Case:
@@ -43,33 +37,14 @@ def make_case(kernel: OwnKernel, name: str, heads: int, d_qk: int) -> Case:
     return kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
 
 
-def right_and_clean(kernel: OwnKernel, case: Case, schedules: Iterable[Schedule]) -> dict:
-    """The bytes of the outputs, which all schedules give."""
-    found = []
-    for schedule in schedules:
-        run = kernel.run(case, schedule, STRICTEST)
-        assert run.faults == [], schedule
-        assert run.wrong == {}, schedule
-        found.append(bits(run.outputs))
-    assert all(one == found[0] for one in found)
-    return found[0]
-
-
-def bits(outputs: dict[str, torch.Tensor]) -> dict[str, bytes]:
-    return {name: t.contiguous().view(torch.uint8).numpy().tobytes() for name, t in outputs.items()}
-
-
 def never_runs(kernel: OwnKernel, heads: int, d_qk: int, more: Iterable[Sizes] = ()) -> list[str]:
     """The blocks of code, as PTX, that no case reaches. more: cases beside CASES."""
-    left: set[tuple[int, int]] | None = None
-    for dims, options in (*CASES.values(), *more):
-        case = kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
-        run = kernel.run(case)
-        uncovered = {(u.line, u.last_line) for r in run.reports for u in r.uncovered}
-        left = uncovered if left is None else left & uncovered
-    assert left is not None
-    lines = kernel.ptx(make_case(kernel, "short", heads, d_qk)).splitlines()
-    return ["\n".join(lines[first - 1 : last]) for first, last in sorted(left)]
+    sizes = (*CASES.values(), *more)
+    cases = [
+        kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
+        for dims, options in sizes
+    ]
+    return code_that_never_runs(kernel, cases)
 
 
 def silent_mutants(
@@ -81,18 +56,4 @@ def silent_mutants(
         kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
         for dims, options in (MUTATED, *more)
     ]
-    text = kernel.ptx(cases[0])
-    (clean,) = kernel.run(cases[0]).reports
-    silent, excused = [], 0
-    for line, instruction, mutant in mutants(text):
-        if not executed(line, clean):
-            continue
-        missed = any(
-            kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant).faults
-            for case in cases
-        )
-        if not missed and why_redundant(instruction, line, text):
-            excused += 1
-        elif not missed:
-            silent.append(f"{line}: {instruction}")
-    return silent, excused
+    return silent_mutants_in(kernel, cases, why_redundant)

@@ -5,17 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from kernel_checks import EAGER, LAZY, SEEDS, right_and_clean
 from own_kernel import OwnKernel
-from prefill_kernels import (
-    CASES,
-    EAGER,
-    LAZY,
-    SEEDS,
-    make_case,
-    never_runs,
-    right_and_clean,
-    silent_mutants,
-)
+from prefill_kernels import CASES, make_case, never_runs, silent_mutants
 
 from sparsekit.emulator import Schedule
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kernel_checks import EAGER, LAZY, right_and_clean
 from own_kernel import OwnKernel
-from prefill_kernels import CASES, EAGER, LAZY, make_case, never_runs, right_and_clean
+from prefill_kernels import CASES, make_case, never_runs
 
 HEADS = 20  # the rest of a block's 64 are without any
 VARIANTS = ("split", "split128")
