@@ -450,6 +450,7 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
   for (int v = 0; v < kUnits; ++v) {
     const int unit = v * kThreads + threadIdx.x;
     const int head = rank * kHeadsOfBlock + unit / kVecs;
+    if (first_head + head >= h) continue;
 #pragma unroll
     for (int block = 0; block < kCtas; ++block) {
       end[v][block] = ld_shared_cluster_v4_f32(
@@ -458,12 +459,13 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
           mapa_shared_cluster_u32(shared_address(&smem.out[head][unit % kVecs * kVec]), block));
     }
   }
-  barrier_cluster_arrive_release_aligned();  // nobody needs this block's O any more
+  barrier_cluster_arrive_release_aligned();  // a block stays until all have read its O
 
 #pragma unroll
   for (int v = 0; v < kUnits; ++v) {
     const int unit = v * kThreads + threadIdx.x;
     const int head = first_head + rank * kHeadsOfBlock + unit / kVecs;
+    if (head >= h) continue;
     Totals all;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     bool listed = false;
@@ -475,7 +477,6 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
       sum.z = folded(sum.z, ab.x, next.z, ab.y), sum.w = folded(sum.w, ab.x, next.w, ab.y);
       listed |= end[v][block].z != 0.0f;
     }
-    if (head >= h) continue;
     const float factor = factor_of(all, listed, sink[v]);
     *reinterpret_cast<uint2*>(results.out + head * results.out_head_stride_elems +
                               unit % kVecs * kVec) =
