@@ -45,6 +45,13 @@ def code_that_never_runs(kernel: OwnKernel, cases: Sequence[Case]) -> list[str]:
     return ["\n".join(lines[first - 1 : last]) for first, last in blocks]
 
 
+def lines_of(entry: str, text: str) -> range:
+    """The lines of PTX from that entry to the next."""
+    starts = [i for i, line in enumerate(text.splitlines(), 1) if ".entry" in line]
+    first = next(i for i in starts if f".entry {entry}(" in text.splitlines()[i - 1])
+    return range(first, next((i for i in starts if i > first), len(text.splitlines()) + 1))
+
+
 def silent_mutants_in(
     kernel: OwnKernel, cases: Sequence[Case], why_redundant: Why
 ) -> tuple[list[str], int]:
@@ -52,9 +59,10 @@ def silent_mutants_in(
     there is one for. cases: what the first does not miss the others may."""
     text = kernel.ptx(cases[0])
     (clean,) = kernel.run(cases[0]).reports
+    own = lines_of(clean.entry, text)
     silent, excused = [], 0
     for line, instruction, mutant in mutants(text):
-        if not executed(line, clean):
+        if line not in own or not executed(line, clean):
             continue
         missed = any(
             kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant).faults
