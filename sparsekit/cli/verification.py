@@ -15,8 +15,8 @@ from sparsekit.cli.options import require_inputs, say
 from sparsekit.cli.selection import by_op, only, operator_of
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
-from sparsekit.errors import UsageError
-from sparsekit.model.arch import Arch
+from sparsekit.errors import SpecError, UsageError
+from sparsekit.model.arch import Arch, parse_arch
 from sparsekit.model.op import TAGS, Op
 from sparsekit.model.results import VerifyResult
 from sparsekit.toolchain.find import Toolchains
@@ -99,9 +99,8 @@ def on_cpu(
         archs.setdefault(choice.kernel.folder, []).append(target)
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
-        every = list(dict.fromkeys(t for _, t in targets))  # of a base that --against names
-        wanted = dict.fromkeys(archs.get(choice.kernel.folder, every))
-        return [emulation.subject(choice, variant, target) for target in wanted]
+        wanted = archs.get(choice.kernel.folder) or _like(choice, [t for _, t in targets])
+        return [emulation.subject(choice, variant, target) for target in dict.fromkeys(wanted)]
 
     return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file, scalars)
 
@@ -198,9 +197,37 @@ class _Campaign:
             known = choice.kernel.variant(name)
             given = [self.subjects(*base) for base in bases]
             if not bases and known is not None and known.same_bits_as:
-                given = [self.subjects(choice, known.same_bits_as)]
+                given = [self.subjects(*self._base(choice, known.same_bits_as))]
             for base in given:
-                pairs += [Pair(s, b) for s in own for b in base if s.arch == b.arch]
+                pairs += [Pair(s, b) for s in own for b in base if _alike(s.arch, b.arch)]
             if not bases:
                 pairs += [Pair(s, s) for s in own]
         return pairs
+
+    def _base(self, choice: Choice, name: str) -> tuple[Choice, str]:
+        """What same_bits_as means: a variant of the choice's own kernel, or of another one."""
+        if ":" not in name:
+            return choice, name
+        (base,) = self.request.session.catalog.resolve([name])
+        (variant,) = base.variants
+        if base.op.name != choice.op.name:
+            raise SpecError(
+                f"{choice.kernel.spec_file}: same_bits_as must name a kernel of {choice.op.name}, "
+                f"found {name}, which computes {base.op.name}"
+            )
+        return base, variant
+
+
+def _like(choice: Choice, targets: Sequence[Arch]) -> list[Arch]:
+    """Of a base that no reference names: its targets for the devices that the others are for."""
+    found = [choice.kernel.targets_for(t.compute_capability) for t in targets]
+    return [targets[0] for targets in found if targets]
+
+
+def _alike(arch: str | None, other: str | None) -> bool:
+    """Whether both are for the same devices: sm_90 and sm_90a are."""
+    return arch == other or (
+        arch is not None
+        and other is not None
+        and parse_arch(arch).compute_capability == parse_arch(other).compute_capability
+    )

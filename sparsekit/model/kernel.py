@@ -112,7 +112,8 @@ class Variant:
 
     num_warps and num_stages are Triton's; a CUDA kernel states its threads itself. overrides: what
     replaces them where; a later one wins over an earlier one.
-    same_bits_as: the variant whose bits this one must give, checked by `verify --bitwise`.
+    same_bits_as: the variant whose bits this one must give, checked by `verify --bitwise`: one of
+    the kernel's own by its name, or `LANG/KERNEL:VARIANT`, of another kernel of the op.
     """
 
     name: str

@@ -33,6 +33,7 @@ _STRIDE = re.compile(r"(?P<tensor>\w+)\.stride\((?P<axis>\d+)\)")
 _ARG_TYPE = re.compile(r"\*?(\w+|\{\w+\})")
 _TRITON_SETTINGS = ("num_warps", "num_stages")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.\-]*")
+_ELSEWHERE = re.compile(r"(cu|triton)/\w+:[a-z0-9][a-z0-9_.\-]*")  # a variant of another kernel
 
 
 def validate_kernel(kernel: Kernel) -> None:
@@ -93,8 +94,8 @@ def _name_problems(what: str, names: Iterable[str], form: re.Pattern[str] | None
 
 def _variant_problems(kernel: Kernel) -> Iterable[str]:
     for variant in kernel.variants:
-        base = variant.same_bits_as
-        if base is not None and (base == variant.name or kernel.variant(base) is None):
+        if not _could_be_base(kernel, variant):
+            base = variant.same_bits_as
             yield f"variant {variant.name!r}: same_bits_as names no other variant: {base!r}"
         for name in variant.constants:
             if not _IDENTIFIER.fullmatch(name):
@@ -106,6 +107,14 @@ def _variant_problems(kernel: Kernel) -> Iterable[str]:
         for name in sorted(clash):
             yield f"constant {name!r} is set by variant {variant.name!r} and by an instance"
         yield from _override_problems(kernel, variant)
+
+
+def _could_be_base(kernel: Kernel, variant: Variant) -> bool:
+    """Whether same_bits_as names another variant; that of another kernel is looked up when used."""
+    base = variant.same_bits_as
+    if base is None or _ELSEWHERE.fullmatch(base):
+        return True
+    return base != variant.name and kernel.variant(base) is not None
 
 
 def _override_problems(kernel: Kernel, variant: Variant) -> Iterable[str]:

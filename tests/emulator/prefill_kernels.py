@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kernel_checks import Why, code_that_never_runs, silent_mutants_in
 from own_kernel import OwnKernel
-from walking_kernels import Why, missed_by_none, reached_by_none
 
 from sparsekit.model import Case
 
@@ -39,15 +39,15 @@ def make_case(kernel: OwnKernel, name: str, heads: int, d_qk: int) -> Case:
 
 def never_runs(kernel: OwnKernel, heads: int, d_qk: int, more: Iterable[Sizes] = ()) -> list[str]:
     """The blocks of code, as PTX, that no case reaches. more: cases beside CASES."""
-    return reached_by_none(kernel, _cases(kernel, heads, d_qk, (*CASES.values(), *more)))
+    return code_that_never_runs(kernel, _cases(kernel, heads, d_qk, (*CASES.values(), *more)))
 
 
 def silent_mutants(
     kernel: OwnKernel, heads: int, d_qk: int, why_redundant: Why, more: Iterable[Sizes] = ()
 ) -> tuple[list[str], int]:
-    """As `missed_by_none`. more: cases for what MUTATED does not miss."""
+    """As `silent_mutants_in`. more: cases for what MUTATED does not miss."""
     cases = _cases(kernel, heads, d_qk, (MUTATED, *more))
-    return missed_by_none(kernel, cases, why_redundant)
+    return silent_mutants_in(kernel, cases, why_redundant)
 
 
 def _cases(kernel: OwnKernel, heads: int, d_qk: int, sizes: Iterable[Sizes]) -> list[Case]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from own_kernel import OwnKernel
-from sm90_block import why_redundant
-from walking_kernels import (
+from kernel_checks import (
     EAGER,
     LAZY,
     SEEDS,
-    missed_by_none,
-    reached_by_none,
+    code_that_never_runs,
     right_and_clean,
+    silent_mutants_in,
 )
+from own_kernel import OwnKernel
+from sm90_block import why_redundant
 
 from sparsekit.emulator import Schedule
 from sparsekit.model import Case
@@ -102,13 +102,13 @@ def test_any_schedule_gives_the_same(kernel, variant, name):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_block_of_code_runs(kernel, variant):
     cases = [make_case(kernel[variant], sizes) for sizes in CASES.values()]
-    assert reached_by_none(kernel[variant], cases) == []
+    assert code_that_never_runs(kernel[variant], cases) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["skip", "all"])
 def test_every_synchronisation_is_missed(kernel, variant):
     case = make_case(kernel[variant], MUTATED)
-    silent, excused = missed_by_none(kernel[variant], [case], partial(why_redundant, UNNEEDED))
+    silent, excused = silent_mutants_in(kernel[variant], [case], partial(why_redundant, UNNEEDED))
     assert silent == []
     assert excused <= MOST_EXCUSED

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from kernel_checks import EAGER, LAZY, SEEDS, right_and_clean
 from own_kernel import OwnKernel
 from prefill_kernels import CASES, make_case, never_runs, silent_mutants
 from sm90_block import why_redundant
-from walking_kernels import EAGER, LAZY, SEEDS, right_and_clean
 
 from sparsekit.emulator import Schedule
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kernel_checks import EAGER, LAZY, SEEDS, right_and_clean
 from own_kernel import OwnKernel
 from prefill_kernels import CASES, make_case, never_runs, silent_mutants
-from walking_kernels import EAGER, LAZY, SEEDS, right_and_clean
 
 from sparsekit.emulator import Schedule
 

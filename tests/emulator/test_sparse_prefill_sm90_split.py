@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kernel_checks import EAGER, LAZY, right_and_clean
 from own_kernel import OwnKernel
 from prefill_kernels import CASES, make_case, never_runs
-from walking_kernels import EAGER, LAZY, right_and_clean
 
 HEADS = 20  # the rest of a block's 64 are without any
 VARIANTS = ("split", "split128")

@@ -131,7 +131,7 @@ def test_kernels_for_fewer_targets_go_first_and_then_those_for_some_calls(make_f
     make_folder("kernels/anywhere", spec=spec("sm_80", "sm_90"))
     make_folder("kernels/few_anywhere", spec=spec("sm_80", "sm_90", made_for="few rows"))
     found = [c.kernel.name for c in Catalog([tmp_path / "kernels"]).resolve(["gated_pool"])]
-    assert found == ["few", "all", "few_anywhere", "anywhere", "gated_pool"]
+    assert found == ["few", "all", "few_anywhere", "anywhere", "gated_pool_staged", "gated_pool"]
 
 
 def test_the_working_directory_is_never_scanned(make_folder, tmp_path, monkeypatch):
@@ -184,6 +184,7 @@ def test_a_broken_spec_is_a_finding(source, make_folder, tmp_path):
     ("change", "told"),
     [
         (("Variant(\"plain\")", "Variant(\"plain\", same_bits_as=\"fast\")"), "same_bits_as"),
+        (("Variant(\"plain\")", "Variant(\"plain\", same_bits_as=\"cu/a b\")"), "same_bits_as"),
         (("\"*fp32\"", "\"*fp33\""), "unknown type"),
         (("\"*fp32\"", "\"*{kv}\""), "gives no element type"),
         (("\"sm_80\"", "\"sm_8a\""), "unknown arch"),

@@ -20,6 +20,16 @@ __device__ __forceinline__ unsigned mapa_shared_cluster_u32(unsigned shared, uns
   return mapped;
 }
 
+/// ld.shared::cluster.v4.f32 (PTX ISA "ld"): 16 bytes of any block of the cluster.
+__device__ __forceinline__ float4 ld_shared_cluster_v4_f32(unsigned mapped) {
+  float4 d;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(d.x), "=f"(d.y), "=f"(d.z), "=f"(d.w)
+               : "r"(mapped)
+               : "memory");
+  return d;
+}
+
 /// %cluster_ctarank (PTX ISA "Special Registers"): the block in its cluster.
 __device__ __forceinline__ unsigned cluster_ctarank() {
   unsigned rank;

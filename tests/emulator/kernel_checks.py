@@ -1,4 +1,4 @@
-"""What every kernel whose blocks walk items by themselves must be, on cases of a test's own."""
+"""What every kernel with tests of its own must be, on the cases that its test makes up."""
 
 from __future__ import annotations
 
@@ -33,28 +33,36 @@ def bits(outputs: dict[str, torch.Tensor]) -> dict[str, bytes]:
     return {name: t.contiguous().view(torch.uint8).numpy().tobytes() for name, t in outputs.items()}
 
 
-def reached_by_none(kernel: OwnKernel, cases: Sequence[Case]) -> list[str]:
-    """The blocks of code, as PTX, that no case reaches."""
-    left: set[tuple[int, int]] | None = None
+def code_that_never_runs(kernel: OwnKernel, cases: Sequence[Case]) -> list[str]:
+    """The blocks of code, as PTX, that no case reaches, of the entries that some case runs."""
+    left: dict[str, set[tuple[int, int]]] = {}
     for case in cases:
-        run = kernel.run(case)
-        uncovered = {(u.line, u.last_line) for r in run.reports for u in r.uncovered}
-        left = uncovered if left is None else left & uncovered
-    assert left is not None
+        for report in kernel.run(case).reports:
+            uncovered = {(u.line, u.last_line) for u in report.uncovered}
+            left[report.entry] = left.get(report.entry, uncovered) & uncovered
     lines = kernel.ptx(cases[0]).splitlines()
-    return ["\n".join(lines[first - 1 : last]) for first, last in sorted(left)]
+    blocks = sorted(block for of_entry in left.values() for block in of_entry)
+    return ["\n".join(lines[first - 1 : last]) for first, last in blocks]
 
 
-def missed_by_none(
+def lines_of(entry: str, text: str) -> range:
+    """The lines of PTX from that entry to the next."""
+    starts = [i for i, line in enumerate(text.splitlines(), 1) if ".entry" in line]
+    first = next(i for i in starts if f".entry {entry}(" in text.splitlines()[i - 1])
+    return range(first, next((i for i in starts if i > first), len(text.splitlines()) + 1))
+
+
+def silent_mutants_in(
     kernel: OwnKernel, cases: Sequence[Case], why_redundant: Why
 ) -> tuple[list[str], int]:
-    """The synchronisation instructions that no case misses, unless there is a reason; and how many
-    there is one for. They are those that run in the first case."""
+    """The synchronisation instructions that nothing misses, unless there is a reason; and how many
+    there is one for. cases: what the first does not miss the others may."""
     text = kernel.ptx(cases[0])
     (clean,) = kernel.run(cases[0]).reports
+    own = lines_of(clean.entry, text)
     silent, excused = [], 0
     for line, instruction, mutant in mutants(text):
-        if not executed(line, clean):
+        if line not in own or not executed(line, clean):
             continue
         missed = any(
             kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant).faults

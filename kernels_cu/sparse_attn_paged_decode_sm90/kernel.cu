@@ -1,0 +1,634 @@
+// Sparse attention over two pools, one query a row, on Hopper (sm_90a): one launch, no scratch.
+//
+// For row b and head h, over its listed columns k: 0 <= idx_k < rows of the pool, k < live.
+//   x_k = softmax_scale <q, v_k>      lse = ln sum_k exp x_k
+//   out = sum_k exp(x_k - lse') v_k   lse' = ln(exp lse + exp sink)
+// v_k is row idx_k of the window pool where k < n_window, else of the compressed pool.
+//
+// Columns are cut into parts of the same width, a function of topk alone. A part ends in its
+// largest score m, the sum l of exp(x - m) and O = sum exp(x - m) v; parts are folded upwards:
+//   M' = max(M, m)   a = exp(M - M')   b = exp(m - M')   L' = l b + L a   O' = O_part b + O a
+// The same arithmetic in the same order, whoever folds:
+//   spread  a cluster has a row and some heads, each block the part of its rank (some parts where
+//           there are more than blocks), all rows of a part under way at once; then each block
+//           folds some heads, read from the shared memory of all
+//   serial  a block has a row and some heads and all parts, the next one under way; for many rows
+//
+// All 8 warps gather. Q K^T: a warp has half of d and every fourth tile of 8 columns. Softmax: 16
+// lanes have a head. P V: a warp has 64 of the 512 columns of O.
+
+#include "sparsekit/launch_facts.cuh"
+#include "sparsekit/listed_columns.cuh"
+#include "sparsekit/ptx/barrier.cuh"
+#include "sparsekit/ptx/cluster.cuh"
+#include "sparsekit/ptx/cp_async.cuh"
+#include "sparsekit/ptx/floating_point.cuh"
+#include "sparsekit/ptx/warp_matrix.cuh"
+#include "sparsekit/shared_address.cuh"
+#include "sparsekit/softmax.cuh"
+
+namespace sparsekit::sparse_attn_paged_decode {
+
+using namespace sparsekit::ptx;
+
+// ---------------------------------------------------------------- constants
+
+struct bf16 {
+  unsigned short bits;
+};
+
+// Enumerators are constants that, unlike constexpr variables, leave no symbol in the cubin.
+enum : int {
+  kPTerms = SK_P_TERMS,  // bf16 numbers that a weight is the sum of: 1, or 2 for 16 bits of it
+
+  kD = 512,
+  kCtas = 8,          // of a cluster
+  kMostColumns = SK_PART_COLUMNS,
+  kWarp = 32,
+  kWarps = 8,
+  kThreads = kWarps * kWarp,
+
+  kMmaM = 16,
+  kMmaN = 8,
+  kMmaK = 16,
+  kChunk = 8,  // bf16 in 16 bytes
+  kChunkBytes = 16,
+  kLineBytes = 128,
+  kRowBytes = kD * sizeof(bf16),
+  kRowChunks = kD / kChunk,
+
+  kRowsOfWarp = kMostColumns / kWarps,  // a warp gathers every eighth row
+  kHalves = 2,                          // of d, in Q K^T
+  kHalfChunks = kRowChunks / kHalves,
+  kTileGroups = kWarps / kHalves,
+  kMostTiles = (kMostColumns / kMmaN + kTileGroups - 1) / kTileGroups,  // of a warp
+  kLanesOfHead = 16,                                                    // in the softmax
+  kMostOfLane = kMostColumns / kLanesOfHead,
+  kWarpColumns = kD / kWarps,  // of O
+  kOutTiles = kWarpColumns / kMmaN,
+
+  // Rows padded so that eight of them, or four for 8-byte accesses, meet all banks.
+  kScoreRow = kMostColumns + 8,
+  kPRow = kMostColumns + 8,
+  kOutRow = kD + 8,
+};
+
+static_assert(kMostTiles == 3, "a warp has one to three tiles of a part");
+static_assert(kPTerms == 1 || kPTerms == 2, "a weight is one bf16 or the sum of two");
+
+// ---------------------------------------------------------------- shared memory
+
+// Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one
+// chunk column, which is what ldmatrix reads at once, meet all banks.
+template <int kHeads, int kBuffers>
+struct SharedMemory {
+  union {
+    alignas(kLineBytes) bf16 kv[kBuffers][kMostColumns][kD];
+    alignas(kLineBytes) float out[kHeads][kOutRow];  // when all parts are done
+  };
+  alignas(kLineBytes) bf16 q[kHeads][kD];
+  alignas(kChunkBytes) float score[kHalves][kHeads][kScoreRow];
+  alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kPRow];
+  alignas(kChunkBytes) float4 end[kHeads];  // M, L, whether anything is listed
+  float2 fold[kHeads];                      // a, b; in the end .x is the factor of O in out
+  unsigned char valid[kBuffers][kMostColumns];
+};
+
+// ---------------------------------------------------------------- barriers
+
+enum Barrier : unsigned {  // 0 is __syncthreads
+  kPartReady = 1,          // kThreads: the rows of a part stand, the part before it is done
+};
+
+// ---------------------------------------------------------------- launch facts
+
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16, sizeof(SharedMemory<16, 1>));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(SharedMemory<32, 1>));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedMemory<32, 2>));
+
+// ---------------------------------------------------------------- pieces of the kernel
+
+struct Pool {
+  const bf16* rows;
+  long long row_stride_elems;
+  int count;
+};
+
+/// One row of the batch.
+struct Row {
+  const bf16* q;
+  long long q_head_stride_elems;
+  Pool window, compressed;
+  const int* indices;
+  int topk, n_window, live;  // columns from `live` on are dead
+  int part_columns;          // a multiple of 16
+  int parts;                 // of all columns
+};
+
+/// e^(x - of), or 0 where x is -inf and nothing is above it.
+__device__ __forceinline__ float weight_of(float x, float of) {
+  const float reference = of == -infinity() ? 0.0f : of;
+  return ex2_approx_ftz_f32(__fmul_rn(__fsub_rn(x, reference), log2_e()));
+}
+
+__device__ __forceinline__ float folded(float so_far, float a, float part, float b) {
+  return __fmaf_rn(part, b, __fmul_rn(so_far, a));
+}
+
+__device__ __forceinline__ int swizzled(int row, int chunk) {
+  return (chunk & ~7) | ((chunk ^ row) & 7);
+}
+
+template <int kRows>
+__device__ __forceinline__ unsigned chunk_address(const bf16 (&rows)[kRows][kD], int row,
+                                                  int chunk) {
+  return shared_address(rows) + row * kRowBytes + swizzled(row, chunk) * kChunkBytes;
+}
+
+/// The column of the part that this lane looks up for its warp; the others have none.
+__device__ __forceinline__ int looked_up() {
+  return threadIdx.x % kWarp * kWarps + threadIdx.x / kWarp;
+}
+
+__device__ __forceinline__ int part_index(const Row& row, int part) {
+  const int column = looked_up();
+  return column < row.part_columns
+             ? load_index(row.indices, part * row.part_columns + column, row.topk)
+             : -1;
+}
+
+template <int kHeads>
+__device__ __forceinline__ void load_q(bf16 (&q)[kHeads][kD], const Row& row, int first_head,
+                                       int h) {
+  const int chunk = threadIdx.x % kRowChunks;
+#pragma unroll
+  for (int i = 0; i < kHeads * kRowChunks / kThreads; ++i) {
+    const int head = threadIdx.x / kRowChunks + i * (kThreads / kRowChunks);
+    const bool exists = first_head + head < h;
+    const bf16* src = row.q + (exists ? first_head + head : 0) * row.q_head_stride_elems;
+    cp_async_cg_shared_global_l2_128b_16(chunk_address(q, head, chunk), src + chunk * kChunk,
+                                         exists ? kChunkBytes : 0);
+  }
+}
+
+/// Starts the copies of a part's rows, zeros where nothing is listed; whether this lane's is.
+__device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
+                                       unsigned char (&valid)[kMostColumns], const Row& row,
+                                       int part, int index) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int column = part * row.part_columns + looked_up();
+  const bool in_window = column < row.n_window;
+  const long long stride =
+      in_window ? row.window.row_stride_elems : row.compressed.row_stride_elems;
+  const bool listed =
+      is_valid(index, in_window ? row.window.count : row.compressed.count) && column < row.live;
+  const bf16* src = in_window ? row.window.rows : row.compressed.rows;
+  // Of nothing listed nothing is read, but the address is one that could be.
+  const unsigned long long own =
+      reinterpret_cast<unsigned long long>(listed ? src + index * stride : row.q);
+  const unsigned all = __ballot_sync(0xffffffff, listed);
+  if (looked_up() < row.part_columns) valid[looked_up()] = listed;
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    if (i * kWarps >= row.part_columns) break;
+    const auto from = reinterpret_cast<const bf16*>(__shfl_sync(0xffffffff, own, i));
+    const unsigned bytes = all >> i & 1 ? kChunkBytes : 0;
+    const int to = i * kWarps + warp;
+#pragma unroll
+    for (int chunk = lane; chunk < kRowChunks; chunk += kWarp) {
+      const bf16* piece = from + (bytes != 0 ? chunk * kChunk : 0);
+      cp_async_cg_shared_global_l2_128b_16(chunk_address(kv, to, chunk), piece, bytes);
+    }
+  }
+  cp_async_commit_group();
+  return listed;
+}
+
+/// Half of d of Q K^T, for every fourth tile of columns, kTiles of them or, where the part ends
+/// before, its last one again.
+template <int kTiles, int kHeads>
+__device__ __forceinline__ void multiply_q(const bf16 (&q)[kHeads][kD],
+                                           const bf16 (&kv)[kMostColumns][kD],
+                                           float (&score)[kHalves][kHeads][kScoreRow],
+                                           int part_columns) {
+  constexpr int kHeadTiles = kHeads / kMmaM;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int half = warp % kHalves, group = warp / kHalves;
+  int first[kTiles];
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    first[j] = min((group + j * kTileGroups) * kMmaN, part_columns - kMmaN);
+  }
+  float s[kTiles][2][kHeadTiles][4] = {};
+#pragma unroll 2
+  for (int chunk = 0; chunk < kHalfChunks; chunk += 4) {
+    const int first_chunk = half * kHalfChunks + chunk;
+    unsigned a[2][kHeadTiles][4], b[kTiles][4];
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int m = 0; m < kHeadTiles; ++m) {
+        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+            a[step][m],
+            chunk_address(q, m * kMmaM + lane % 16, first_chunk + 2 * step + lane / 16));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+          b[j], chunk_address(kv, first[j] + lane % 8, first_chunk + lane / 8));
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[j][step][m], a[step][m],
+                                                              b[j][2 * step], b[j][2 * step + 1]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    if ((group + j * kTileGroups) * kMmaN != first[j]) continue;  // another warp has it
+#pragma unroll
+    for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        *reinterpret_cast<float2*>(
+            &score[half][m * kMmaM + lane / 4 + 8 * i][first[j] + lane % 4 * 2]) =
+            make_float2(s[j][0][m][2 * i] + s[j][1][m][2 * i],
+                        s[j][0][m][2 * i + 1] + s[j][1][m][2 * i + 1]);
+      }
+    }
+  }
+}
+
+/// M and L of a head, the same in its 16 lanes.
+struct Totals {
+  float max = -infinity(), sum = 0.0f;
+
+  /// Adds a part; gives a and b.
+  __device__ __forceinline__ float2 fold(float part_max, float part_sum) {
+    const float top = max_NaN_f32(max, part_max);
+    const float a = weight_of(max, top), b = weight_of(part_max, top);
+    sum = folded(sum, a, part_sum, b);
+    max = top;
+    return make_float2(a, b);
+  }
+};
+
+/// The heads of a softmax lane are kHeadsAtOnce apart.
+enum : int { kHeadsAtOnce = kThreads / kLanesOfHead };
+
+__device__ __forceinline__ int head_of_lane(int round) {
+  return round * kHeadsAtOnce + threadIdx.x / kLanesOfHead;
+}
+
+/// The weights of a part and its place in the totals.
+template <class Shared>
+__device__ __forceinline__ void weigh(Shared& smem, const unsigned char (&valid)[kMostColumns],
+                                      float scale, int part_columns, int round, Totals& totals) {
+  const int head = head_of_lane(round), lane = threadIdx.x % kLanesOfHead;
+  float x[kMostOfLane];
+  bool listed[kMostOfLane];
+  float top = -infinity();
+#pragma unroll
+  for (int i = 0; i < kMostOfLane; ++i) {
+    const int column = lane + i * kLanesOfHead;
+    listed[i] = column < part_columns && valid[column];
+    x[i] = listed[i] ? __fmul_rn(smem.score[0][head][column] + smem.score[1][head][column], scale)
+                     : -infinity();
+    top = max_NaN_f32(top, x[i]);
+  }
+#pragma unroll
+  for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
+    top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, lanes));
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kMostOfLane; ++i) {
+    const int column = lane + i * kLanesOfHead;
+    const float e = weight_of(x[i], top);
+    sum = __fadd_rn(sum, e);
+    // 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
+    const float weight = listed[i] ? __fmaf_rn(x[i], 0.0f, e) : 0.0f;
+    const unsigned short high = cvt_rn_bf16_f32(weight);
+    smem.p[0][head][column].bits = high;
+    if (kPTerms == 2) {
+      const float rest = weight - __int_as_float(high << 16);
+      smem.p[kPTerms - 1][head][column].bits = cvt_rn_bf16_f32(rest);
+    }
+  }
+#pragma unroll
+  for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, lanes));
+  }
+  const float2 factors = totals.fold(top, sum);
+  if (lane == 0) smem.fold[head] = factors;
+}
+
+/// O' = P V b + O a, for 64 columns of O.
+template <int kHeads>
+__device__ __forceinline__ void multiply_p(const bf16 (&p)[kPTerms][kHeads][kPRow],
+                                           const bf16 (&kv)[kMostColumns][kD],
+                                           const float2 (&fold)[kHeads], int part_columns,
+                                           float (&o)[kHeads / kMmaM][kOutTiles][4]) {
+  constexpr int kHeadTiles = kHeads / kMmaM;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float part[kHeadTiles][kOutTiles][4] = {};
+#pragma unroll 1
+  for (int first = 0; first < part_columns; first += kMmaK) {
+    unsigned a[kPTerms][kHeadTiles][4];
+#pragma unroll
+    for (int term = 0; term < kPTerms; ++term) {
+#pragma unroll
+      for (int m = 0; m < kHeadTiles; ++m) {
+        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+            a[term][m],
+            shared_address(&p[term][m * kMmaM + lane % 16][first + lane / 16 * kChunk]));
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kOutTiles; tile += 2) {
+      unsigned b[4];
+      ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(
+          b, chunk_address(kv, first + lane % 16, warp * kOutTiles + tile + lane / 16));
+#pragma unroll
+      for (int term = kPTerms - 1; term >= 0; --term) {
+#pragma unroll
+        for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(part[m][tile + i], a[term][m],
+                                                                b[2 * i], b[2 * i + 1]);
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kHeadTiles; ++m) {
+    const float2 low = fold[m * kMmaM + lane / 4], high = fold[m * kMmaM + lane / 4 + 8];
+#pragma unroll
+    for (int tile = 0; tile < kOutTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 factors = i < 2 ? low : high;
+        o[m][tile][i] = folded(o[m][tile][i], factors.x, part[m][tile][i], factors.y);
+      }
+    }
+  }
+}
+
+/// Where the results of a row go. lse: null where nobody asks for it.
+struct Results {
+  bf16* out;
+  long long out_head_stride_elems;
+  float* lse;
+  const float* attn_sink;
+};
+
+/// The factor of O in out.
+__device__ __forceinline__ float factor_of(const Totals& totals, bool any, float sink) {
+  return any ? output_scale(totals.max, totals.sum, sink) : 0.0f;
+}
+
+__device__ __forceinline__ float lse_of(const Totals& totals, bool any) {
+  return !any || totals.max == infinity() ? infinity() : totals.max + logf(totals.sum);
+}
+
+/// + 0 makes -0 to 0, as a part that lists nothing does to O: leaving it out then changes no bit.
+__device__ __forceinline__ unsigned out_pair(float low, float high, float factor) {
+  return cvt_rn_bf16x2_f32(__fmaf_rn(high, factor, 0.0f), __fmaf_rn(low, factor, 0.0f));
+}
+
+/// Leaves O and its totals for the cluster, then folds some heads of all its blocks.
+template <int kHeads, class Shared>
+__device__ __forceinline__ void fold_cluster(Shared& smem,
+                                             const float (&o)[kHeads / kMmaM][kOutTiles][4],
+                                             const Totals (&totals)[kHeads / kHeadsAtOnce],
+                                             bool any, int first_head, int h,
+                                             const Results& results) {
+  constexpr int kVec = 4, kVecs = kD / kVec, kHeadsOfBlock = kHeads / kCtas;
+  constexpr int kUnits = kHeadsOfBlock * kVecs / kThreads;  // of a thread
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, rank = cluster_ctarank();
+  float sink[kUnits];  // on its way while O is written
+#pragma unroll
+  for (int v = 0; v < kUnits; ++v) {
+    const int head = first_head + rank * kHeadsOfBlock + (v * kThreads + threadIdx.x) / kVecs;
+    sink[v] = head < h ? __ldg(results.attn_sink + head) : 0.0f;
+  }
+  __syncthreads();  // O comes where the rows of the last part were
+#pragma unroll
+  for (int m = 0; m < kHeads / kMmaM; ++m) {
+#pragma unroll
+    for (int tile = 0; tile < kOutTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = m * kMmaM + lane / 4 + 8 * i;
+        *reinterpret_cast<float2*>(
+            &smem.out[head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
+            make_float2(o[m][tile][2 * i], o[m][tile][2 * i + 1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
+    if (threadIdx.x % kLanesOfHead == 0) {
+      smem.end[head_of_lane(round)] =
+          make_float4(totals[round].max, totals[round].sum, any ? 1.0f : 0.0f, 0.0f);
+    }
+  }
+  barrier_cluster_arrive_release_aligned();
+  barrier_cluster_wait_acquire_aligned();
+
+  float4 part[kUnits][kCtas], end[kUnits][kCtas];
+#pragma unroll
+  for (int v = 0; v < kUnits; ++v) {
+    const int unit = v * kThreads + threadIdx.x;
+    const int head = rank * kHeadsOfBlock + unit / kVecs;
+    if (first_head + head >= h) continue;
+#pragma unroll
+    for (int block = 0; block < kCtas; ++block) {
+      end[v][block] = ld_shared_cluster_v4_f32(
+          mapa_shared_cluster_u32(shared_address(&smem.end[head]), block));
+      part[v][block] = ld_shared_cluster_v4_f32(
+          mapa_shared_cluster_u32(shared_address(&smem.out[head][unit % kVecs * kVec]), block));
+    }
+  }
+  barrier_cluster_arrive_release_aligned();  // a block stays until all have read its O
+
+#pragma unroll
+  for (int v = 0; v < kUnits; ++v) {
+    const int unit = v * kThreads + threadIdx.x;
+    const int head = first_head + rank * kHeadsOfBlock + unit / kVecs;
+    if (head >= h) continue;
+    Totals all;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    bool listed = false;
+#pragma unroll
+    for (int block = 0; block < kCtas; ++block) {
+      const float2 ab = all.fold(end[v][block].x, end[v][block].y);
+      const float4 next = part[v][block];
+      sum.x = folded(sum.x, ab.x, next.x, ab.y), sum.y = folded(sum.y, ab.x, next.y, ab.y);
+      sum.z = folded(sum.z, ab.x, next.z, ab.y), sum.w = folded(sum.w, ab.x, next.w, ab.y);
+      listed |= end[v][block].z != 0.0f;
+    }
+    const float factor = factor_of(all, listed, sink[v]);
+    *reinterpret_cast<uint2*>(results.out + head * results.out_head_stride_elems +
+                              unit % kVecs * kVec) =
+        make_uint2(out_pair(sum.x, sum.y, factor), out_pair(sum.z, sum.w, factor));
+    if (unit % kVecs == 0 && results.lse != nullptr) results.lse[head] = lse_of(all, listed);
+  }
+  barrier_cluster_wait_acquire_aligned();
+}
+
+/// Writes the heads of a block that had all parts.
+template <int kHeads, class Shared>
+__device__ __forceinline__ void store_block(Shared& smem,
+                                            const float (&o)[kHeads / kMmaM][kOutTiles][4],
+                                            const Totals (&totals)[kHeads / kHeadsAtOnce], bool any,
+                                            int first_head, int h, const Results& results) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  __syncthreads();  // a and b of the last part have been read
+#pragma unroll
+  for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
+    const int head = first_head + head_of_lane(round);
+    if (threadIdx.x % kLanesOfHead == 0 && head < h) {
+      smem.fold[head_of_lane(round)].x =
+          factor_of(totals[round], any, __ldg(results.attn_sink + head));
+      if (results.lse != nullptr) results.lse[head] = lse_of(totals[round], any);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < kHeads / kMmaM; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int own = m * kMmaM + lane / 4 + 8 * i;
+      if (first_head + own >= h) continue;
+      const float factor = smem.fold[own].x;
+      bf16* out = results.out + (first_head + own) * results.out_head_stride_elems +
+                  warp * kWarpColumns + lane % 4 * 2;
+#pragma unroll
+      for (int tile = 0; tile < kOutTiles; ++tile) {
+        *reinterpret_cast<unsigned*>(out + tile * kMmaN) =
+            out_pair(o[m][tile][2 * i], o[m][tile][2 * i + 1], factor);
+      }
+    }
+  }
+}
+
+/// The heads from first_head on of one row.
+template <int kHeads, bool kSpread>
+__device__ __forceinline__ void attend(const Row& row, float scale, int first_head, int h,
+                                       const Results& results) {
+  constexpr int kBuffers = kSpread ? 1 : 2;
+  using Shared = SharedMemory<kHeads, kBuffers>;
+  extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
+  Shared& smem = *reinterpret_cast<Shared*>(dynamic_smem);
+
+  const int parts_of_block = kSpread ? (row.parts + kCtas - 1) / kCtas : row.parts;
+  const int first = kSpread ? static_cast<int>(cluster_ctarank()) * parts_of_block : 0;
+  const int end = min(first + parts_of_block, row.parts);
+
+  Totals totals[kHeads / kHeadsAtOnce];
+  float o[kHeads / kMmaM][kOutTiles][4] = {};
+  bool any = false, listed = false;
+  if (first < end) {
+    const int index = part_index(row, first);
+    load_q(smem.q, row, first_head, h);
+    listed = gather(smem.kv[0], smem.valid[0], row, first, index);
+  }
+  bool more = first < end;
+#pragma unroll 1
+  for (int part = first; more; ++part) {
+    const int buffer = kBuffers == 1 ? 0 : (part - first) % 2;
+    more = part + 1 < end && (part + 1) * row.part_columns < row.live;
+    const int index = more ? part_index(row, part + 1) : -1;
+    cp_async_wait_group<0>();
+    const bool lists = bar_red_or_pred(kPartReady, kThreads, listed);
+    if (kBuffers == 2 && more) {
+      listed = gather(smem.kv[buffer ^ 1], smem.valid[buffer ^ 1], row, part + 1, index);
+    }
+    if (lists) {
+      any = true;
+      const int tiles = row.part_columns / kMmaN;
+      if (tiles <= kTileGroups) {
+        multiply_q<1>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
+      } else if (tiles <= 2 * kTileGroups) {
+        multiply_q<2>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
+      } else {
+        multiply_q<kMostTiles>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
+        weigh(smem, smem.valid[buffer], scale, row.part_columns, round, totals[round]);
+      }
+      __syncthreads();
+      multiply_p(smem.p, smem.kv[buffer], smem.fold, row.part_columns, o);
+    }
+    if (kBuffers == 1 && more) {
+      __syncthreads();
+      listed = gather(smem.kv[0], smem.valid[0], row, part + 1, index);
+    }
+  }
+  if constexpr (kSpread) {
+    fold_cluster<kHeads>(smem, o, totals, any, first_head, h, results);
+  } else {
+    store_block<kHeads>(smem, o, totals, any, first_head, h, results);
+  }
+}
+
+// ---------------------------------------------------------------- kernels
+
+#define SPARSEKIT_ARGUMENTS                                                                                 \
+  const bf16 *__restrict__ q, const bf16 *__restrict__ window_pool,                               \
+      const bf16 *__restrict__ cmp_pool, const float *__restrict__ attn_sink,                     \
+      const int *__restrict__ topk_idxs, const int *__restrict__ cmp_counts,                      \
+      bf16 *__restrict__ out, float *__restrict__ lse, float softmax_scale, int h, int topk,      \
+      int n_window, int part_columns, int parts, int window_rows, int cmp_rows,                   \
+      long long q_b_stride, long long q_h_stride,                                                 \
+      long long window_pool_row_stride, long long cmp_pool_row_stride, long long idxs_b_stride,   \
+      long long cmp_counts_b_stride, long long out_b_stride, long long out_h_stride,              \
+      long long lse_b_stride
+
+#define SPARSEKIT_ATTEND(HEADS, SPREAD)                                                                     \
+  const long long b = blockIdx.x / (SPREAD ? kCtas : 1);                                          \
+  const int count = cmp_counts != nullptr ? __ldg(cmp_counts + b * cmp_counts_b_stride) : topk;   \
+  const int live = n_window + min(max(count, 0), topk - n_window);                                \
+  const Row row = {q + b * q_b_stride,                                                            \
+                   q_h_stride,                                                                    \
+                   {window_pool, window_pool_row_stride, window_rows},                            \
+                   {cmp_pool, cmp_pool_row_stride, cmp_rows},                                     \
+                   topk_idxs + b * idxs_b_stride,                                                 \
+                   topk,                                                                          \
+                   n_window,                                                                      \
+                   live,                                                                          \
+                   part_columns,                                                                  \
+                   parts};                                                                        \
+  const Results results = {out + b * out_b_stride, out_h_stride,                                  \
+                           lse != nullptr ? lse + b * lse_b_stride : nullptr, attn_sink};         \
+  attend<HEADS, SPREAD>(row, softmax_scale, blockIdx.y* HEADS, h, results)
+
+// Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
+extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
+    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND(16, true);
+}
+
+extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
+    __launch_bounds__(kThreads, 1) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND(32, true);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    sparse_attn_paged_decode_serial32(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND(32, false);
+}
+
+}  // namespace sparsekit::sparse_attn_paged_decode

@@ -1,0 +1,101 @@
+"""sparse_attn_paged on Hopper for one query a row: parts of columns, folded in the one launch."""
+
+from sparsekit.model import Arg, Call, Entry, Instance, Kernel, Launch, Variant
+
+_HEAD_DIM = 512
+_CLUSTER = 8
+_MMA_K = 16
+_SM_COUNT = 132  # where no device is known
+
+_ARGS = (
+    Arg("q", "*bf16", divisible_by=16),
+    Arg("window_pool", "*bf16", divisible_by=16),
+    Arg("cmp_pool", "*bf16", divisible_by=16),
+    Arg("attn_sink", "*fp32"),
+    Arg("topk_idxs", "*i32"),
+    Arg("cmp_counts", "*i32"),
+    Arg("out", "*bf16", divisible_by=16),
+    Arg("lse", "*fp32"),
+    Arg("softmax_scale", "fp32"),
+    Arg("h", "i32"),
+    Arg("topk", "i32"),
+    Arg("n_window", "i32"),
+    Arg("part_columns", "i32"),
+    Arg("parts", "i32"),
+    Arg("window_rows", "i32", "n_win"),
+    Arg("cmp_rows", "i32", "n_cmp"),
+    Arg("q_b_stride", "i64", "q.stride(0)", divisible_by=8),
+    Arg("q_h_stride", "i64", "q.stride(2)", divisible_by=8),
+    Arg("window_pool_row_stride", "i64", "window_pool.stride(0)", divisible_by=8),
+    Arg("cmp_pool_row_stride", "i64", "cmp_pool.stride(0)", divisible_by=8),
+    Arg("topk_idxs_b_stride", "i64", "topk_idxs.stride(0)"),
+    Arg("cmp_counts_b_stride", "i64", "cmp_counts.stride(0)"),
+    Arg("out_b_stride", "i64", "out.stride(0)", divisible_by=8),
+    Arg("out_h_stride", "i64", "out.stride(2)", divisible_by=8),
+    Arg("lse_b_stride", "i64", "lse.stride(0)"),
+)
+SPREAD16 = Entry("sparse_attn_paged_decode_spread16", _ARGS)
+SPREAD32 = Entry("sparse_attn_paged_decode_spread32", _ARGS)
+SERIAL32 = Entry("sparse_attn_paged_decode_serial32", _ARGS)
+
+
+def _parts(topk: int, most: int) -> tuple[int, int]:
+    """The columns of a part, an eighth of all in sixteens, and how many parts there are."""
+    columns = min(most, max(_MMA_K, -(-topk // (_CLUSTER * _MMA_K)) * _MMA_K))
+    return columns, -(-topk // columns)
+
+
+def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
+    """Clusters while they fit the SMs, 16 heads a block before 32; else a block per row, 32 heads.
+
+    All give the same bits. Only clusters take more parts than they have blocks.
+    """
+    b, h, topk = (call.dims[n] for n in ("b", "h", "topk"))
+    columns, parts = _parts(topk, variant.constant("PART_COLUMNS"))
+    values = {"part_columns": columns, "parts": parts}
+    sms = call.device.sm_count if call.device else _SM_COUNT
+    by_16, by_32 = (b * _CLUSTER * -(-h // heads) for heads in (16, 32))
+    if by_16 <= variant.constant("SPREAD16_PER_SM") * sms:
+        return (Launch(SPREAD16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
+    if parts > _CLUSTER or by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
+        return (Launch(SPREAD32.name, (b * _CLUSTER, -(-h // 32), 1), values),)
+    return (Launch(SERIAL32.name, (b, -(-h // 32), 1), values),)
+
+
+def reject(variant: Variant, call: Call) -> str | None:
+    """One query a row, of the model's head dimension."""
+    if call.dims["m"] != 1:
+        return f"it is for one query a row, found m = {call.dims['m']}"
+    if call.dims["d"] != _HEAD_DIM:
+        return f"it is for d = {_HEAD_DIM}, found {call.dims['d']}"
+    return None
+
+
+def _constants(p_terms: int, spread16_per_sm: int, spread32_per_sm: int) -> dict[str, int]:
+    return {
+        "P_TERMS": p_terms,
+        "PART_COLUMNS": 80,
+        "SPREAD16_PER_SM": spread16_per_sm,
+        "SPREAD32_PER_SM": spread32_per_sm,
+    }
+
+
+KERNEL = Kernel(
+    lang="cuda",
+    op="sparse_attn_paged",
+    source="kernel.cu",
+    entries=(SPREAD16, SPREAD32, SERIAL32),
+    targets=("sm_90a",),
+    variants=(
+        Variant("folded", _constants(1, 1, 3)),
+        Variant("folded16", _constants(1, 1_000_000, 0), same_bits_as="folded"),
+        Variant("folded32", _constants(1, 0, 1_000_000), same_bits_as="folded"),
+        Variant("serial", _constants(1, 0, 0), same_bits_as="folded"),
+        Variant("fine", _constants(2, 1, 3)),
+    ),
+    instances=(Instance(),),
+    launches=launches,
+    reject=reject,
+    proven_on=(),
+    made_for="one query a row",
+)
