@@ -8,16 +8,12 @@ _MOST_POOL_BYTES = 16 * (2**32 - 1)
 
 _BASE = {
     "Q_REGISTER_CHUNKS": 7,
-    "GATE": 0,
-    "AWAIT_SCORES": 0,
     "P_BUFFERS": 1,
     "STORE_CHUNK": 6,
     "ANNOUNCE_CHUNK": 9,
     "ARRIVING_LANES": 1,
-    "SINGLE_FENCE": 0,
     "PART_COLUMNS": 0,
     "SWAP_SLOTS": 0,
-    "P_FIRST": 0,
     "PREFETCH_Q": 0,
     "L2_PREFETCH_BYTES": 256,
     "SCORE_REGISTERS": 184,
@@ -28,7 +24,7 @@ _BASE = {
 }
 _WHERE = (
     Override(
-        {"Q_REGISTER_CHUNKS": 6, "P_BUFFERS": 2, "P_FIRST": 1, "ANNOUNCE_CHUNK": 7},
+        {"Q_REGISTER_CHUNKS": 6, "P_BUFFERS": 2, "ANNOUNCE_CHUNK": 7, "PREFETCH_Q": 1},
         instance={"d_qk": 512},
     ),
 )

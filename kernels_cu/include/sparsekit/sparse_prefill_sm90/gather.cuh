@@ -102,8 +102,9 @@ struct Gather {
 
   /// The same, of this thread read anew: what hangs on it is not kept, where it would crowd out O.
   __device__ __forceinline__ Gather here() const {
-    const unsigned thread = tid_x() % static_cast<unsigned>(kGroup);
-    return {smem, a, group, static_cast<int>(thread / kPiece), static_cast<int>(thread % kPiece)};
+    const unsigned all = tid_x(), thread = all % kGroup;
+    return {smem, a, static_cast<int>(all / kGroup) - 1, static_cast<int>(thread / kPiece),
+            static_cast<int>(thread % kPiece)};
   }
 
   /// kChunks chunks of row r * 16 + line, from src.
@@ -158,10 +159,12 @@ struct Gather {
     if (what == kNone) return;
     const unsigned chunks = shared_address(&smem.ring[slot][group * kGroupChunks]);
     const int column = group * kGroupChunks * kChunk;
+    // Addresses of rows take the registers that this thread's place would.
+    const Gather by = sizeof(Row) > 4 ? here() : *this;
     if (what == kTile) {
-      copy_tile<kGroupChunks>(chunks, column, row, 0);
+      by.template copy_tile<kGroupChunks>(chunks, column, row, 0);
     } else {
-      copy_q<kGroupChunks>(chunks, what, column, 0, kRowSteps);
+      by.template copy_q<kGroupChunks>(chunks, what, column, 0, kRowSteps);
     }
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
     __syncwarp();
@@ -191,8 +194,9 @@ struct Gather {
 
   /// The chunks of Q that stay in shared memory, once Q K^T of all items before is done.
   __device__ __forceinline__ void load_q_chunks(int number) {
-    here().copy_q<kQSharedChunks>(shared_address(&smem.q), number, kQRegChunks * kChunk,
-                                  group * kRopeRowSteps, kRopeRowSteps);
+    const Gather by = here();
+    by.template copy_q<kQSharedChunks>(shared_address(&smem.q), number, kQRegChunks * kChunk,
+                                       by.group * kRopeRowSteps, kRopeRowSteps);
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
   }
 };

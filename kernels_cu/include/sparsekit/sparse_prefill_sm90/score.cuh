@@ -108,13 +108,12 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
           matrix_descriptor_128b(shared_address(&smem.q[0][0][0]), 1, kAtomBytes);
       if (kSwapSlots && tile == 0 && number > 0) at.turn();
       wait(smem.full[at.slot], at.phase());
-      if (!kSingleFence) fence_copies();
-      if (!kSingleFence) wgmma_fence_sync_aligned();
-      if (kSingleFence) late(tile, number);
+      fence_copies();
+      wgmma_fence_sync_aligned();
 #pragma unroll
       for (int c = 0; c < kTileChunks; ++c) {
         before_chunk(c, tile);
-        if (c == kQRegChunks && !kSingleFence) late(tile, number);
+        if (c == kQRegChunks) late(tile, number);
 #pragma unroll
         for (int k = 0; k < kSteps; ++k) {
           const unsigned long long b = k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16;
@@ -147,7 +146,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
       const unsigned listed_low = __ballot_sync(0xffffffff, listed[0] != Arguments::kUnlisted);
       const unsigned listed_high = __ballot_sync(0xffffffff, listed[kWarp] != Arguments::kUnlisted);
       wgmma_wait_group_sync_aligned<0>();
-      if (kAwaitsScores && (tile > 0 || (kHasRope && tiles > 1))) arrive(smem.s_done);
+      if (kHasRope && tiles > 1) arrive(smem.s_done);
       at.advance();
       tile_parity ^= 1;
 
@@ -165,14 +164,15 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
       if (kPBuffers == 2) write_p();
     }
     const bool more = item + static_cast<int>(gridDim.x) < items;
-    if (!kPFirst && more) read_q(number + 1);
     if (kPBuffers == 1) {
+      if (more) read_q(number + 1);
       write_p();
+      announce_p();
     } else {
       fence_proxy_async_shared_cta();
+      announce_p();
+      if (more) read_q(number + 1);
     }
-    announce_p();
-    if (kPFirst && more) read_q(number + 1);
 
     // The end of the item.
     const typename Arguments::Item where = smem.item[number % kLengthSlots];

@@ -12,15 +12,12 @@ enum : int {
   kDQk = SK_D_QK,                      // columns of q and kv
   kDeriveLength = SK_SKIP,             // without topk_length, find the last valid index first
   kQRegChunks = SK_Q_REGISTER_CHUNKS,  // 64-wide chunks of Q in registers of the score warpgroup
-  kGate = SK_GATE,                     // P V of a tile waits for Q K^T of the next
   kPBuffers = SK_P_BUFFERS,            // 2: P of a tile is stored before the next Q K^T begins
   kStoreChunk = SK_STORE_CHUNK,        // 1: before this chunk of it
   kAnnounceChunk = SK_ANNOUNCE_CHUNK,  // P is announced before this chunk of the next Q K^T
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
-  kSingleFence = SK_SINGLE_FENCE,      // Q K^T starts when all of its tile has landed
   kPartColumns = SK_PART_COLUMNS,      // of a part of a row; 0: rows are whole
   kSwapSlots = SK_SWAP_SLOTS,          // the slots of Q and of the tile before it change places
-  kPFirst = SK_P_FIRST,                // P of the last tile is written before the next Q is read
   kPrefetchQ = SK_PREFETCH_Q,          // Q is fetched into L2 when it is planned
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
@@ -61,8 +58,6 @@ enum : int {
   kRowSteps = kBlockK / kGatherRows,
   kHalf = kBlockK / kWarp,                 // rows of a tile by lanes
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
-  // V waits for Q K^T of the next tile: for its pace, or to load a rope chunk anew.
-  kAwaitsScores = kGate || kHasRope || SK_AWAIT_SCORES,
   kQReads = 4,
   kPlans = 4,                              // positions whose rows are known: up to four ahead
   kAhead = 4,        // items: a length is found so far ahead that a barrier lies before its plan

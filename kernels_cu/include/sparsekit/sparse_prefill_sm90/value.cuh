@@ -51,8 +51,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
     wait(smem.s_done, s_parity);
     s_parity ^= 1;
   };
-  int step = 1;  // from slot to slot, see Position
-  const auto advance = [&] {
+  const auto advance = [&](int step) {
     slot = kSwapSlots ? next_slot(slot, step) : slot + 1 == kSlots ? 0 : slot + 1;
     plan = (plan + 1) % kPlans;
   };
@@ -105,10 +104,9 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       }
       if (!kSwapSlots || number == 0) wait_q_read(number);
     }
-    gather.load((plan + 3) % kPlans,
-                kSwapSlots && number > 0 ? next_slot(slot, kSlots - step) : slot);
-    advance();
-    if (kSwapSlots && number > 0) step = kSlots - step;
+    const int step = 1 + (number & 1);  // from slot to slot, see Position
+    gather.load((plan + 3) % kPlans, kSwapSlots && number > 0 ? next_slot(slot, step) : slot);
+    advance(number > 0 ? kSlots - step : step);
     if (number > 0) {
       end_item(number - 1);
       if (!more) break;
@@ -130,7 +128,6 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
 #pragma unroll
         for (int e = 0; e < 128; ++e) o[e] *= alpha[e / 2 % 2];
       }
-      if (kGate && tiles > 1) wait_s_done();
       // No proxy fence: the score warpgroup's, between the copies and p_full, serves P and V.
       const unsigned long long p_desc =
           matrix_descriptor_128b(shared_address(&smem.p(p_buffer)[0][0]), 1, kAtomBytes);
@@ -145,7 +142,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       }
       wgmma_commit_group_sync_aligned();
       accumulate = 1;
-      if (kAwaitsScores && !kGate && tiles > 1) wait_s_done();
+      if (kHasRope && tiles > 1) wait_s_done();
       gather.load_rope(rope_what, rope_row);
       if (plans) plan_next(smem, a, plan, tid_x() % kWarp, index);
       if (tiles == 1 && item_of(number + 1) < items) gather.load_q_chunks(number + 1);
@@ -171,7 +168,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       if (finds_length) {
         find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
       }
-      advance();
+      advance(step);
     }
   }
 }
