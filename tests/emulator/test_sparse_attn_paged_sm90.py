@@ -19,7 +19,7 @@ from sm90_block import why_redundant
 from sparsekit.emulator import Schedule
 from sparsekit.model import Case
 
-VARIANTS = ("skip", "all", "noskip")
+VARIANTS = ("skip", "noskip")
 _MIXED = {"indices": "mixed", "scale": 0.5, "return_lse": True}
 _PADDED = {
     **_MIXED, "sink": "special", "q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8,
@@ -91,11 +91,10 @@ def test_right_clean_and_the_same_bits_in_every_variant(kernel, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "name"), [("skip", "mixed"), ("all", "many")])
-def test_any_schedule_gives_the_same(kernel, variant, name):
+@pytest.mark.parametrize("name", ["mixed", "many"])
+def test_any_schedule_gives_the_same(kernel, name):
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
-    case = make_case(kernel[variant], CASES[name])
-    right_and_clean(kernel[variant], case, schedules)
+    right_and_clean(kernel["skip"], make_case(kernel["skip"], CASES[name]), schedules)
 
 
 @pytest.mark.slow
@@ -106,9 +105,8 @@ def test_every_block_of_code_runs(kernel, variant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["skip", "all"])
-def test_every_synchronisation_is_missed(kernel, variant):
-    case = make_case(kernel[variant], MUTATED)
-    silent, excused = silent_mutants_in(kernel[variant], [case], partial(why_redundant, UNNEEDED))
+def test_every_synchronisation_is_missed(kernel):
+    case = make_case(kernel["skip"], MUTATED)
+    silent, excused = silent_mutants_in(kernel["skip"], [case], partial(why_redundant, UNNEEDED))
     assert silent == []
     assert excused <= MOST_EXCUSED

@@ -48,16 +48,16 @@ VERIFY_LIMIT_S, SANITIZE_LIMIT_S = 150, 200
 
 # Constants that replace the spec's, by name; each is built and timed beside it.
 ALTERNATIVES: dict[str, dict[str, int]] = {
-    "gated": {"GATE": 1},
-    "ungated": {"GATE": 0},
-    "store_2": {"STORE_CHUNK": 2, "ANNOUNCE_CHUNK": 4},
-    "store_3": {"STORE_CHUNK": 3, "ANNOUNCE_CHUNK": 5},
-    "store_5": {"STORE_CHUNK": 5},
-    "announce_5": {"ANNOUNCE_CHUNK": 5},
-    "announce_7": {"ANNOUNCE_CHUNK": 7},
+    "store_4": {"STORE_CHUNK": 4},
+    "store_8": {"STORE_CHUNK": 8},
+    "announce_6": {"ANNOUNCE_CHUNK": 6},
+    "announce_8": {"ANNOUNCE_CHUNK": 8},
+    "p_once": {"P_BUFFERS": 1, "STORE_CHUNK": 4, "ANNOUNCE_CHUNK": 6},
     "early_16": {"EARLY_WEIGHTS": 16},
     "late_weights": {"EARLY_WEIGHTS": 0},
-    "single_fence": {"SINGLE_FENCE": 1},
+    "prefetch_q": {"PREFETCH_Q": 1},
+    "no_prefetch_q": {"PREFETCH_Q": 0},
+    "swap_slots": {"SWAP_SLOTS": 1},
     "all_lanes_arrive": {"ARRIVING_LANES": 32},
     "l2_128b": {"L2_PREFETCH_BYTES": 128},
     "no_proxy_fence": {"PROXY_FENCE": 0},  # not allowed by PTX: what the fences cost
