@@ -60,62 +60,52 @@ struct Results {
   }
 };
 
-/// What tells the end of a row to a value warp, in the registers of its lanes: a length that
-/// was given, or the last indices of the warp's share.
-using RowEnd = int[kScanLoads];
-
-/// One round of a share: kScanWidth indices from column `first` on.
+/// What tells the end of a row to a value warp: a length that was given, or one of the last 256
+/// indices a lane. Item `number` of this block; warp: of the eight.
 template <class Arguments>
-__device__ __forceinline__ void load_round(const Arguments& a, const int* row, int first, int lane,
-                                           RowEnd& round) {
-#pragma unroll
-  for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, first + j * kWarp + lane, a.topk);
-}
-
-/// Loads it, of item `number` of this block. warp: of the eight.
-template <class Arguments>
-__device__ __forceinline__ void load_row_end(const Arguments& a, int number, int warp, int lane,
-                                             RowEnd& round) {
+__device__ __forceinline__ int load_row_end(const Arguments& a, int number, int warp, int lane) {
   const int item = item_of(number);
-  if (item >= a.items()) return;
-  if (a.has_length()) {
-    round[0] = a.load_length(item);
-  } else if (kDeriveLength) {
-    load_round(a, a.token_row(item), a.topk - kScanWidth * (warp + 1), lane, round);
-  }
+  if (item >= a.items()) return -1;
+  if (a.has_length()) return a.load_length(item);
+  if (!kDeriveLength) return -1;
+  return load_index(a.token_row(item), a.topk - kWarp * (warp + 1) + lane, a.topk);
 }
 
-/// The end of this warp's share of the row: of every 1024 columns, counted from the end, warp w
-/// looks at 128, and goes on until it finds a valid one. The largest of the eight is the row's.
+/// The end of this warp's share of the row: of the last 256 columns, warp w looks at 32, counted from
+/// the end, then of every 1024 before them at 128, until it finds a valid one. The largest of the
+/// eight is the row's. index: this lane's of the 32.
 template <class Arguments>
 __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane,
-                                          RowEnd& round) {
+                                          int index) {
+  const int last = a.topk - kWarp * (warp + 1);
+  int end = redux_sync_max_s32(a.is_listed(index, last + lane) ? last + lane + 1 : 0);
 #pragma unroll 1
-  for (int first = a.topk - kScanWidth * (warp + 1);;) {
-    int end = 0;
+  for (int first = a.topk - kValueWarps * kWarp; end == 0 && first > 0;
+       first -= kValueWarps * kScanWidth) {
+    const int from = first - kScanWidth * (warp + 1) + lane;
+    int round[kScanLoads];
+#pragma unroll
+    for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, from + j * kWarp, a.topk);
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
-      const int column = first + j * kWarp + lane;
-      if (a.is_listed(round[j], column)) end = column + 1;
+      if (a.is_listed(round[j], from + j * kWarp)) end = from + j * kWarp + 1;
     }
     end = redux_sync_max_s32(end);
-    if (end > 0 || first <= 0) return end;
-    first -= kValueWarps * kScanWidth;
-    load_round(a, row, first, lane, round);
   }
+  return end;
 }
 
 /// A value warp's word of the length of item `number` of this block, from what was loaded.
 template <class Arguments>
 __device__ __forceinline__ void find_length(SharedMemory<Arguments>& smem, const Arguments& a,
-                                            int number, int warp, int lane, RowEnd& round) {
+                                            int number, int warp, int lane, int loaded) {
   const int item = item_of(number);
   if (item >= a.items()) return;
   int end = a.topk;
   if (a.has_length()) {
-    end = a.length(round[0]);
+    end = a.length(loaded);
   } else if (kDeriveLength) {
-    end = scan_share(a, a.token_row(item), warp, lane, round);
+    end = scan_share(a, a.token_row(item), warp, lane, loaded);
   }
   if (lane == 0) reinterpret_cast<int*>(&smem.end[number % kLengthSlots])[warp] = end;
 }

@@ -24,9 +24,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
   const bool plans = value_warp == 0;
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) {
-    RowEnd row_end = {};
-    load_row_end(a, i, value_warp, lane, row_end);
-    find_length(smem, a, i, value_warp, lane, row_end);
+    find_length(smem, a, i, value_warp, lane, load_row_end(a, i, value_warp, lane));
   }
   bar_sync(kValues, kValueThreads);
   if (plans) {
@@ -162,8 +160,8 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       // would wait for, and looked at behind them.
       const bool finds_length =
           tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1);
-      RowEnd row_end = {};
-      if (finds_length) load_row_end(a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
+      int row_end = -1;
+      if (finds_length) row_end = load_row_end(a, number + kAhead, value_warp, tid_x() % kWarp);
       if (!swaps) gather.load(what, row, slot);
       if (finds_length) {
         find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
