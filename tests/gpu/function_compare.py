@@ -8,21 +8,25 @@ import numpy as np
 from function_forms import ENTRY, THREADS, FunctionForm, operands
 from sides import Emulator, Machine
 
+from sparsekit.emulator.faults import UnsupportedError
+from sparsekit.errors import CompileError, GpuError
+
 _SAMPLES = 4
-_HALVES = {"f16x2": (5, 10), "bf16x2": (8, 7)}  # bits of exponent and mantissa
-_SINGLE = (8, 23)
+_LAYOUTS = {"f16x2": (5, 10), "bf16x2": (8, 7), "f32": (8, 23), "f64 upper": (11, 20)}
+"""Bits of exponent and mantissa; what is not here is no floating number."""
 
 
 def compare_function(form: FunctionForm, gpu: Machine | None) -> dict[str, Any]:
     """A finding. gpu: None to take the emulator for both, which shows that the text runs."""
+    if form.refused:
+        return _refusal(form, gpu)
     inputs = operands()
     emulated = Emulator().run(form.text, ENTRY, THREADS, [inputs], 1)[..., 0].reshape(-1)
     found = emulated
     if gpu is not None:
         found = gpu.run(form.text, ENTRY, THREADS, [inputs], 1)[..., 0].reshape(-1)
-    g, e, layout = _elements(form.result, found), _elements(form.result, emulated), None
-    if form.result != "bits":
-        layout = _HALVES.get(form.result, _SINGLE)
+    g, e = _elements(form.result, found), _elements(form.result, emulated)
+    layout = _LAYOUTS.get(form.result)
     different = g != e
     nan = _is_nan(g, layout) & _is_nan(e, layout)
     other_class = _is_nan(g, layout) != _is_nan(e, layout)
@@ -48,8 +52,24 @@ def compare_function(form: FunctionForm, gpu: Machine | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _refusal(form: FunctionForm, gpu: Machine | None) -> dict[str, Any]:
+    """The finding of an instruction that both are to refuse."""
+    taken = []
+    for machine in (Emulator(), gpu):
+        try:
+            if machine is not None:
+                machine.run(form.text, ENTRY, THREADS, [operands()], 1)
+                taken.append(type(machine).__name__)
+        except (UnsupportedError, CompileError, GpuError):
+            pass
+    return {
+        "what": "function", "subject": form.name, "elements": 0, "taken_by": taken,
+        "different_bits": 0, "other_class": 0, "worst_ulp": 0, "ok": not taken,
+    }  # fmt: skip
+
+
 def _elements(kind: str, words: np.ndarray) -> np.ndarray:
-    cells = words.view(np.uint16) if kind in _HALVES else words
+    cells = words.view(np.uint16) if kind.endswith("x2") else words
     found: np.ndarray = cells.astype(np.int64)
     return found
 

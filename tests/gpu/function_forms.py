@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from half_forms import half_forms
 
 ENTRY = "function"
 THREADS = 128
@@ -28,19 +29,20 @@ that round to even, inf and NaN."""
 class FunctionForm:
     """code: instructions that make d from a, b and c; h0 to h3 are 16-bit registers. result: the
     type that differences are told in. exact: whether the ISA leaves no room; then results are equal
-    but for the bits of a NaN."""
+    but for the bits of a NaN. refused: PTX has no such instruction, and nobody is to take it."""
 
     name: str
     code: str
     result: str = "f32"
     exact: bool = True
+    refused: bool = False
 
     @property
     def text(self) -> str:
         params = ", ".join(f".param .u64 {n}_param" for n in ("source", "target"))
         return (
             f"{_HEADER}.visible .entry {ENTRY}({params})\n.reqntid {THREADS}, 1, 1\n{{\n"
-            " .reg .b32 a, b, c, d, block, local, thread; .reg .b16 h<4>; .reg .pred p;\n"
+            " .reg .b32 a, b, c, d, block, local, thread; .reg .b16 h<4>; .reg .pred p, q;\n"
             " .reg .b64 source, target, pair;\n"
             " ld.param.u64 source, [source_param]; ld.param.u64 target, [target_param];\n"
             " cvta.to.global.u64 source, source; cvta.to.global.u64 target, target;\n"
@@ -145,7 +147,10 @@ def function_forms() -> list[FunctionForm]:
     ]
     forms = [FunctionForm(_name(code), code) for code in exact]
     forms += [FunctionForm(_name(code), code, exact=False) for code in approximate]
-    return forms + [FunctionForm(_name(code), code, kind, sure) for kind, code, sure in packed]
+    forms += [FunctionForm(_name(code), code, kind, sure) for kind, code, sure in packed]
+    forms += [FunctionForm(*parts) for parts in half_forms()]
+    unknown = "barrier.warp.sync"
+    return [*forms, FunctionForm(unknown, f"{unknown} 0xffffffff; mov.b32 d, a;", refused=True)]
 
 
 def _name(code: str) -> str:

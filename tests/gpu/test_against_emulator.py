@@ -10,7 +10,8 @@ import torch
 from accumulation import Model, accumulate
 from against_emulator import Record
 from function_compare import compare_function
-from function_forms import function_forms
+from function_forms import ENTRY as FUNCTION
+from function_forms import THREADS, function_forms, operands
 from kernel_cases import cases_of, cost_flop, make_integral, must_be_equal
 from kernel_compare import compare_output
 from sides import Emulator
@@ -109,11 +110,47 @@ def test_models_are_told_of_a_gpu(tmp_path):
     assert findings[tile_data.SPECIAL]["different_bits"] == 0
 
 
-@pytest.mark.parametrize("form", function_forms()[::9], ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "form", [f for f in function_forms() if not f.refused][::9], ids=lambda form: form.name
+)
 def test_functions_run(form):
     finding = compare_function(form, None)
     assert finding["different_bits"] == 0
     assert finding["elements"] > 1000
+
+
+def test_functions_have_names_of_their_own():
+    names = [form.name for form in function_forms()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("plain", "other"),
+    [
+        ("setp.lt.f16", "setp.lt.ftz.f16"), ("setp.eq.f16x2", "setp.eq.ftz.f16x2"),
+        ("set.le.f16x2.f16x2", "set.le.ftz.f16x2.f16x2"), ("cvt.f32.bf16", "cvt.ftz.f32.bf16"),
+        ("rsqrt.approx.f64, whether infinite", "rsqrt.approx.ftz.f64, whether infinite"),
+        ("red.relaxed.gpu.global.min.noftz.v2.f16", "red.relaxed.gpu.global.max.noftz.v2.f16"),
+    ],
+)  # fmt: skip
+def test_operands_tell_instructions_apart(plain, other):
+    forms = {form.name: form for form in function_forms()}
+    one, two = (
+        Emulator().run(forms[name].text, FUNCTION, THREADS, [operands()], 1)
+        for name in (plain, other)
+    )
+    assert (one != two).sum() > 50
+
+
+def test_zeros_of_both_signs_meet_in_memory():
+    high = operands().reshape(-1, 3)[:, :2] >> 16
+    assert (high == [0, 0x8000]).all(axis=1).any()
+    assert (high == [0x8000, 0]).all(axis=1).any()
+
+
+def test_what_ptx_does_not_have_is_refused():
+    (form,) = (form for form in function_forms() if form.refused)
+    assert compare_function(form, None)["ok"]
 
 
 def test_an_output_that_differs_is_told():
