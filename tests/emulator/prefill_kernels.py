@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from own_kernel import OwnKernel
-from sync_mutants import executed, mutants
+from sync_mutants import Survey, Why, survey_kernel
 
 from sparsekit.emulator import CHECKS, STRICT_CHECKS, Schedule
 from sparsekit.model import Case
@@ -34,8 +34,9 @@ CASES = {
     "no columns": ({"s_q": 3, "s_kv": 20, "topk": 0}, {"sink": "finite"}),
 }
 MUTATED = ({"s_q": 5, "s_kv": 400, "topk": 330}, {"indices": "mixed", "scale": 0.5})
+# Several items of a tile each: a block has four, and Q comes before the last reader may be done.
+SHORT = ({"s_q": 9, "s_kv": 100, "topk": 60}, {"indices": "random", "scale": 0.5})
 Sizes = tuple[dict[str, int], dict[str, object]]
-Why = Callable[[str, int, str], str | None]
 
 
 def make_case(kernel: OwnKernel, name: str, heads: int, d_qk: int) -> Case:
@@ -68,31 +69,16 @@ def never_runs(kernel: OwnKernel, heads: int, d_qk: int, more: Iterable[Sizes] =
         uncovered = {(u.line, u.last_line) for r in run.reports for u in r.uncovered}
         left = uncovered if left is None else left & uncovered
     assert left is not None
-    lines = kernel.ptx(make_case(kernel, "short", heads, d_qk)).splitlines()
+    lines = kernel.texts(make_case(kernel, "short", heads, d_qk))[0].splitlines()
     return ["\n".join(lines[first - 1 : last]) for first, last in sorted(left)]
 
 
-def silent_mutants(
+def surveyed(
     kernel: OwnKernel, heads: int, d_qk: int, why_redundant: Why, more: Iterable[Sizes] = ()
-) -> tuple[list[str], int]:
-    """The synchronisation instructions that nothing misses, unless there is a reason; and how many
-    there is one for. more: cases for what MUTATED does not miss."""
+) -> Survey:
+    """Every synchronisation taken away. more: cases for what MUTATED does not miss."""
     cases = [
         kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
         for dims, options in (MUTATED, *more)
     ]
-    text = kernel.ptx(cases[0])
-    (clean,) = kernel.run(cases[0]).reports
-    silent, excused = [], 0
-    for line, instruction, mutant in mutants(text):
-        if not executed(line, clean):
-            continue
-        missed = any(
-            kernel.run(case, checks=STRICTEST, edit=lambda _, mutant=mutant: mutant).faults
-            for case in cases
-        )
-        if not missed and why_redundant(instruction, line, text):
-            excused += 1
-        elif not missed:
-            silent.append(f"{line}: {instruction}")
-    return silent, excused
+    return survey_kernel(kernel, cases, why_redundant, STRICTEST)

@@ -9,8 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sparsekit.emulator import Report
+from own_kernel import OwnKernel
 
+from sparsekit.emulator import Report
+from sparsekit.model import Case
+
+Why = Callable[[int, str, str], str | None]
 LEAST_REPORTED = 0.9  # of those that run
 _GONE = (
     r"bar(?:rier)?\.(?:cta\.)?(?:sync|arrive)\b", r"barrier\.cluster\.", r"fence\.", r"membar\.",
@@ -58,16 +62,19 @@ class Survey:
     def reported(self) -> int:
         return self.executed - len(self.silent)
 
-    def check(self, least_executed: int) -> None:
+    def __add__(self, other: Survey) -> Survey:
+        return Survey(self.executed + other.executed, {**self.silent, **other.silent})
+
+    def check(self, least_executed: int, least_reported: float = LEAST_REPORTED) -> None:
         print(f"{self.reported} of {self.executed} reported", *self.silent.items(), sep="\n  ")
         assert [place for place, why in self.silent.items() if why is None] == []
-        assert self.reported >= LEAST_REPORTED * self.executed
+        assert self.reported >= least_reported * self.executed
         assert self.executed >= least_executed
 
 
 def survey(
     text: str, reports: Sequence[Report], is_missed: Callable[[str], bool],
-    why_redundant: Callable[[int, str, str], str | None],
+    why_redundant: Why,
 ) -> Survey:  # fmt: skip
     """reports: of the launches of the text as it is. is_missed: whether a mutant's text is found
     out. why_redundant(line, instruction, text): a reason, where there is one."""
@@ -79,6 +86,22 @@ def survey(
                 named = f"{line}: {' '.join(instruction.split())}"
                 silent[named] = why_redundant(line, instruction, text)
     return Survey(count, silent)
+
+
+def survey_kernel(
+    kernel: OwnKernel, cases: Sequence[Case], why_redundant: Why, checks: Sequence[str] | None
+) -> Survey:
+    """Of every text that the first case runs; what it does not miss, the others may."""
+    reports, total = kernel.run(cases[0], checks=checks).reports, Survey(0, {})
+    for text in kernel.texts(cases[0]):
+
+        def is_missed(mutant: str, text: str = text) -> bool:
+            edit = lambda t: mutant if t == text else t  # noqa: E731
+            runs = (kernel.run(case, checks=checks, edit=edit) for case in cases)
+            return any(run.faults or run.wrong for run in runs)
+
+        total += survey(text, reports, is_missed, why_redundant)
+    return total
 
 
 def all_needed(line: int, instruction: str, text: str) -> None:
