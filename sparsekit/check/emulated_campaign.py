@@ -17,7 +17,7 @@ from sparsekit.check.workload import make_workload
 from sparsekit.discover import Catalog, Choice
 from sparsekit.emulator import Launches, Schedule
 from sparsekit.errors import SpecError, TooLargeError, ToolchainError
-from sparsekit.model.arch import ALL_CAPABILITIES, Arch, ArchRequest, parse_arch
+from sparsekit.model.arch import Arch, ArchRequest, parse_arch
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import FLOAT64, VerifyResult
 from sparsekit.settings import Settings
@@ -104,7 +104,8 @@ def built_targets(
     choices: Sequence[Choice], planner: Planner, store: Store
 ) -> list[tuple[Choice, Arch]]:
     """Each choice with the targets for which the store holds one of its default instances."""
-    requests = [ArchRequest(c, named=False) for c in ALL_CAPABILITIES]
+    archs = dict.fromkeys(arch for choice in choices for arch in choice.kernel.archs)
+    requests = [ArchRequest(arch.compute_capability, arch, named=False) for arch in archs]
     found, _ = requested_targets(choices, requests, planner)
     return [
         (choice, target) for choice, target in found if _is_built(choice, target, planner, store)

@@ -66,11 +66,11 @@ class OwnKernel:
             case, dims={**case.dims, **dims}, options={**case.options, **options}, emulated={}
         )
 
-    def ptx(self, case: Case) -> str:
-        """What the variant is for the case's instance."""
+    def texts(self, case: Case) -> list[str]:
+        """The PTX that the variant is for the case's instance; with Triton one for each entry."""
         texts: list[str] = []
         self.run(case, edit=lambda text: texts.append(text) or text)
-        return texts[0]
+        return list(dict.fromkeys(texts))
 
     def run(
         self, case: Case, schedule: Schedule | None = None, checks: Iterable[str] | None = None,

@@ -15,7 +15,7 @@ BARRIERS = (
 
 
 def why_redundant(
-    unneeded: Mapping[str, str], instruction: str, line: int, text: str
+    unneeded: Mapping[str, str], line: int, instruction: str, text: str
 ) -> str | None:
     """Why nothing goes wrong without an instruction; None where it is needed.
 

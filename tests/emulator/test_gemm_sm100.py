@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from nvrtc_ptx import compiled
-from sync_mutants import executed, mutants
+from sync_mutants import all_needed, survey
 from test_gemm_sm90 import STRICT, bf16
 
 from sparsekit.emulator import Memory, Report, Schedule, TensorMap, launch, load
@@ -80,35 +80,14 @@ def test_right_and_clean(name, k, schedule):
     assert right
 
 
-def why_redundant(line: int, instruction: str, text: str) -> str | None:
-    """Why a kernel is right without an instruction; None where it needs it."""
-    lines = text.splitlines()
-    before, after = "\n".join(lines[: line - 1]), "\n".join(lines[line:])
-    if "fence::before" in instruction and "tcgen05.mma" in after:
-        return "nobody has used the tensor memory yet"
-    if "fence::before" in instruction and "tcgen05.ld" not in after:
-        return "only its release comes after"
-    if "fence::after" in instruction and "tcgen05.mma" in after:
-        return "products follow others of the same warp only"
-    if "try_wait" in instruction and before.count("try_wait") < STAGES:
-        return "the first round of stages is empty from the start"
-    return None
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_mutant_is_reported(name):
-    text = compiled(name, "sm_100a")
-    clean, _ = KERNELS[name](text)
-    found = [m for m in mutants(text) if executed(m[0], clean)]
-    silent = []
-    for line, instruction, mutant in found:
-        report, _ = KERNELS[name](mutant, checks=STRICTEST)
-        if report.ok:
-            reason = why_redundant(line, instruction, text)
-            assert reason, f"line {line}: {instruction} is not missed"
-            silent.append(line)
-    assert len(found) >= 30
-    assert len(silent) <= 0.2 * len(found)
+    run, text = KERNELS[name], compiled(name, "sm_100a")
+
+    def is_missed(mutant: str) -> bool:
+        return not run(mutant, checks=STRICTEST)[0].ok
+
+    survey(text, [run(text)[0]], is_missed, all_needed).check(24)
 
 
 FAULTS = {

@@ -9,12 +9,13 @@ from kernel_checks import (
     EAGER,
     LAZY,
     SEEDS,
+    STRICTEST,
     code_that_never_runs,
     right_and_clean,
-    silent_mutants_in,
 )
 from own_kernel import OwnKernel
 from sm90_block import why_redundant
+from sync_mutants import survey_kernel
 
 from sparsekit.emulator import Schedule
 from sparsekit.model import Case
@@ -61,7 +62,6 @@ UNNEEDED = {
     "rope_full": "there is no rope chunk",
     "s_done": "without a gate and a rope chunk nothing hangs on it",
 }
-MOST_EXCUSED = 6
 
 
 def make_case(kernel: OwnKernel, sizes: tuple[dict[str, int], dict[str, object]]) -> Case:
@@ -107,6 +107,5 @@ def test_every_block_of_code_runs(kernel, variant):
 @pytest.mark.slow
 def test_every_synchronisation_is_missed(kernel):
     case = make_case(kernel["skip"], MUTATED)
-    silent, excused = silent_mutants_in(kernel["skip"], [case], partial(why_redundant, UNNEEDED))
-    assert silent == []
-    assert excused <= MOST_EXCUSED
+    why = partial(why_redundant, UNNEEDED)
+    survey_kernel(kernel["skip"], [case], why, STRICTEST).check(50)

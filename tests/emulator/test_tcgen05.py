@@ -182,7 +182,7 @@ def row_lanes(m: int, stationary: bool, column: int, n: int) -> tuple[list[int],
 
 def product(kind_a="bf16", kind_b="bf16", m=128, n=32, mode="128B", majors=(False, False),
             signs=(1, 1), adds=0, stationary=False, in_memory=False, schedule=None, edit=str,
-            tail="", **options):  # fmt: skip
+            masked="", tail="", **options):  # fmt: skip
     """(D found in tensor memory, D by scalar sums, report)."""
     rng = np.random.default_rng(m + n)
     k = 32 // SIZES[kind_a]
@@ -209,7 +209,7 @@ def product(kind_a="bf16", kind_b="bf16", m=128, n=32, mode="128B", majors=(Fals
         + f"tcgen05.st.sync.aligned.32x32b.x8.b32 [r15], {registers('v', 8)};" + WAIT_ST
         + f"bar.sync 0; add.u64 l3, l2, {da}; add.u64 l4, l2, {db}; setp.ne.u32 p3, {adds}, 0;"
         + f"mov.u32 r16, {instruction(kind_a, kind_b, m, n, majors, signs)};"
-        + f"@p0 tcgen05.mma{ws}.cta_group::1.kind::{name} [r1], {left}, l4, r16, p3;"
+        + f"@p0 tcgen05.mma{ws}.cta_group::1.kind::{name} [r1], {left}, l4, r16, p3{masked};"
         + COMMIT + WAIT
     )  # fmt: skip
     for start in range(0, n, wide):
@@ -261,6 +261,12 @@ def check(**how):
 def test_extents(m, n, stationary, in_memory):
     for adds in (0, 1):
         check(m=m, n=n, stationary=stationary, in_memory=in_memory, adds=adds)
+
+
+def test_a_mask_of_columns_is_none():
+    check(m=64, n=64, stationary=True, masked=", 0")
+    with pytest.raises(UnsupportedError, match="a mask of columns"):
+        check(m=64, n=64, stationary=True, masked=", 1")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -22,8 +22,11 @@ from sparsekit.__main__ import run as run_command
 from sparsekit.check.emulated import schedules_of
 from sparsekit.check.emulated_campaign import CaseTask, EmulatedKernel, EmulationPlan, run_tasks
 from sparsekit.check.processes import WorkerError, run_in_processes
+from sparsekit.cli import verify_command
 from sparsekit.emulator import CHECKS, STRICT_CHECKS, FaultError
 from sparsekit.errors import ArgumentError, UsageError
+from sparsekit.model.call import Device
+from sparsekit.runtime.probe import Probe
 from sparsekit.settings import load as load_settings
 
 KERNELS = ROOT / "tests" / "fixtures" / "kernels"
@@ -154,12 +157,35 @@ def test_without_an_arch_what_is_built_runs(verify, cli, tmp_path):
     code, told, _ = verify(SCALE, cache_dir=own)
     assert code == 0
     assert {(r["variant"], r["arch"]) for r in told["results"]} == {
-        (v, "sm_80") for v in ("plain", "twice")
+        (v, arch) for v in ("plain", "twice") for arch in ("sm_80", "sm_90a")
     }
     code, told, error = verify(FAULTY, cache_dir=own)
     assert code == 6
     assert told is None
     assert "sparsekit build --arch all" in error
+
+
+@pytest.mark.parametrize("archs", ["8.0", "8.0,9.0,12.0"])
+def test_without_a_gpu_verify_emulates_all_that_is_built(cli, monkeypatch, tmp_path, archs):
+    own = tmp_path / "own"
+    assert cli("build", SCALE, "--arch", archs, cache_dir=own)[0] == 0
+    monkeypatch.setattr(verify_command, "probe_devices", lambda: Probe((), None, "no driver"))
+    code, out, _ = cli("verify", SCALE, "--format", "json", cache_dir=own)
+    told = json.loads(out)
+    assert code == 0
+    assert told["environment"]["emulated"] is True
+    assert all(r["device"] == "cpu" and r["ok"] for r in told["results"])
+    assert {(r["variant"], r["arch"]) for r in told["results"]} == {
+        (v, f"sm_{arch.replace('.', '')}") for v in ("plain", "twice") for arch in archs.split(",")
+    }
+
+
+def test_with_a_gpu_verify_takes_it(cli, monkeypatch):
+    device = Device((9, 0), 132, 232448)
+    monkeypatch.setattr(verify_command, "probe_devices", lambda: Probe((device,), "13.0"))
+    code, _, error = cli("verify", SCALE, "--arch", "8.0")
+    assert code == 2
+    assert "go with --device cpu" in error
 
 
 def test_a_named_target_is_that_target(verify):

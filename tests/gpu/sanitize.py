@@ -4,9 +4,9 @@
 
 Runs `sparsekit verify --bitwise --tag sanitize` under memcheck, racecheck, synccheck and initcheck,
 then the faulty kernels of tests/fixtures. Exits 1 when something of ours is reported, or a planted
-fault is not. torch's caching allocator is off, so that every tensor has bounds of its own. racecheck
-credits an arrival on an mbarrier only with what its own lane wrote: kernels in which one lane
-arrives for its warp run under it with all lanes arriving, as a copy.
+fault is not. torch's caching allocator is off, so that every tensor has bounds of its own.
+racecheck credits an arrival on an mbarrier only with what its own lane wrote: kernels in which one
+lane arrives for its warp run under it with all lanes arriving, as a copy.
 """
 
 from __future__ import annotations

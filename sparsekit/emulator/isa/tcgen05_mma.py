@@ -47,9 +47,10 @@ _B_COLLECTOR = "collector=" + "|".join(
 
 
 @CHAPTER.form(f"tcgen05 mma {GROUP} {_KIND} {_COLLECTOR}", (5, 6, 7))
-@CHAPTER.form(f"tcgen05 mma ws {GROUP} {_KIND} {_B_COLLECTOR}", 5)
+@CHAPTER.form(f"tcgen05 mma ws {GROUP} {_KIND} {_B_COLLECTOR}", (5, 6))
 def mma(w: Writer, m: Matched) -> None:
-    """[D], A or [A], B, instruction {, {lanes left out}}, whether D is added {, power of D}.
+    """[D], A or [A], B, instruction {, {lanes left out}}, whether D is added {, power of D}; with
+    .ws the last is a mask of columns that are zero, of which there are none.
 
     Collectors keep operands for reuse: with the same data, so they are a hint.
     """
@@ -66,6 +67,8 @@ def mma(w: Writer, m: Matched) -> None:
     scale = 0
     if len(rest) == 2:
         power = rest.pop()
+        if m["ws"] and power != Immediate(0):
+            raise m.unsupported("a mask of columns that are zero")
         if not isinstance(power, Immediate) or not 0 <= power.value <= 15:
             raise m.unsupported("a power of D other than 0 to 15")
         scale = power.value

@@ -42,12 +42,11 @@ extern "C" __global__ void __launch_bounds__(128, 1)
     mbarrier_init(shared_address(&shared.done), 1);
     fence_mbarrier_init();
   }
-  tensor_fence_before();
   __syncthreads();
-  tensor_fence_after();
   const uint32_t tensor = shared.tensor;
 
   if (threadIdx.x == 0) {
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       const int stage = step % kStages;
       const uint32_t full = shared_address(&shared.full[stage]);
@@ -60,10 +59,10 @@ extern "C" __global__ void __launch_bounds__(128, 1)
                 full);
     }
   } else if (threadIdx.x == 32) {
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       const int stage = step % kStages;
       mbarrier_wait(shared_address(&shared.full[stage]), step / kStages & 1);
-      tensor_fence_after();
       const uint32_t a = shared_address(shared.a[stage]), b = shared_address(shared.b[stage]);
       for (int part = 0; part < 4; ++part)
         tensor_mma<1>(tensor, tensor_descriptor(a + part * 32), tensor_descriptor(b + part * 32),
@@ -84,7 +83,6 @@ extern "C" __global__ void __launch_bounds__(128, 1)
     *reinterpret_cast<uint4*>(row + n) = make_uint4(r[0], r[1], r[2], r[3]);
     *reinterpret_cast<uint4*>(row + n + 4) = make_uint4(r[4], r[5], r[6], r[7]);
   }
-  tensor_fence_before();
   __syncthreads();
   if (warp == 0) tensor_dealloc<1>(tensor, kColumns);
 }

@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(2 * kGroup, 1)
   if (threadIdx.x < kGroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (thread == 0) {
+#pragma unroll 1
       for (int step = 0; step < steps; ++step) {
         const int stage = step % kStages, round = step / kStages;
         const uint32_t full = shared_address(&shared.full[stage]);
@@ -70,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(2 * kGroup, 1)
 
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   float d[32] = {};
+#pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     const int stage = step % kStages;
     mbarrier_wait(shared_address(&shared.full[stage]), (step / kStages) & 1);

@@ -48,12 +48,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
     mbarrier_init(shared_address(&shared.done), 1);
     fence_mbarrier_init();
   }
-  tensor_fence_before();
   cluster_sync();
-  tensor_fence_after();
   const uint32_t tensor = shared.tensor;
 
   if (threadIdx.x == 0) {
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       const int stage = step % kStages;
       const uint32_t full = shared_address(&shared.full[stage]);
@@ -65,10 +64,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
                         blockIdx.y * kColumns + rank * (kColumns / 2), full & kLeaderMask);
     }
   } else if (threadIdx.x == 32 && rank == 0) {
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       const int stage = step % kStages;
       mbarrier_wait(shared_address(&shared.full[stage]), step / kStages & 1);
-      tensor_fence_after();
       const uint32_t a = shared_address(shared.a[stage]), b = shared_address(shared.b[stage]);
       for (int part = 0; part < 4; ++part)
         tensor_mma<2>(tensor, tensor_descriptor(a + part * 32), tensor_descriptor(b + part * 32),
@@ -89,7 +88,6 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
     *reinterpret_cast<uint4*>(row + n) = make_uint4(r[0], r[1], r[2], r[3]);
     *reinterpret_cast<uint4*>(row + n + 4) = make_uint4(r[4], r[5], r[6], r[7]);
   }
-  tensor_fence_before();
   cluster_sync();
   if (warp == 0) tensor_dealloc<2>(tensor, kColumns);
 }
