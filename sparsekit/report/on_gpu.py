@@ -8,7 +8,9 @@ from typing import Any
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.stored import Stored, Wanted, of_kind
 
-ROWS_OP = "sparse_prefill"  # what rows of a kernel are of
+ROWS_OP = "sparse_prefill"  # what rows of a prefill kernel are of
+PAGED_OPS = ("sparse_attn_paged", "gated_pool")
+_BESIDE = ("seed2_", "reach_", "aim_")
 Finding = Mapping[str, Any]
 Row = tuple[Cell, ...]
 
@@ -47,7 +49,7 @@ def emulator(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
 
 
 def rows(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
-    """Rows of a prefill kernel beside its peer and what was asked for, all in ms: a line each."""
+    """Rows of kernels beside their peers and what was asked for: a line each."""
     parts: list[Table | Lines] = []
     columns = ("row", "kernel", "ms", "TFLOP/s", "FlashMLA", "reach", "aim")
     for file in of_kind(stored, "prefill-rows"):
@@ -72,7 +74,26 @@ def rows(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
                 )
             )
         )
-    return parts
+    return [*parts, *_paged_rows(stored, wanted)]
+
+
+def _paged_rows(stored: Sequence[Stored], wanted: Wanted) -> Iterator[Table | Lines]:
+    """Rows of paged attention and pooling beside seed 2's kernels, all in us: a line each."""
+    columns = ("row", "kernel", "us", "seed 2", "reach", "aim")
+    for file in of_kind(stored, "paged-rows"):
+        lines = [
+            (r["name"], r["kernel"], *(_us(r[f"{which}us"]) for which in ("", *_BESIDE)))
+            for r in file.data["rows"]
+            if any(wanted.takes(op, r["name"]) for op in PAGED_OPS)
+        ]
+        if lines:
+            title = f"Rows on {file.environment.get('gpu')}"
+            yield Table(title, columns, lines, frozenset(columns[2:]))
+            yield Lines(("Graph replay, L2 warm; seed 2: the better of its two variants.",))
+
+
+def _us(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def tried(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:

@@ -16,7 +16,7 @@ from sparsekit.model.profile import ProfileResult
 
 KINDS = (
     "bench", "verify", "inspect", "profile", "run", "sanitizer", "control", "against-emulator",
-    "prefill-rows", "prefill-tried",
+    "prefill-rows", "prefill-tried", "paged-rows",
 )  # fmt: skip
 SCHEMA = 1
 Result = TypeVar("Result", BenchResult, ProfileResult)

@@ -332,6 +332,22 @@ def table(rows: list[Row], samples: dict[str, list[float]], scale: float) -> lis
     return results
 
 
+def alternatives(subjects: Subjects, rows: list[Row], inputs: Inputs) -> dict[str, float]:
+    """Medians by row and name, of the kernel and of ALTERNATIVES, in a run of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = [alternatives_folder(Path(folder), ALTERNATIVES)]
+        name = f"cu/{KERNEL}_alternatives"
+        other = {n: sparsekit.load(f"{name}:{n}", kernels=kernels) for n in ALTERNATIVES}
+        samples = times(
+            subjects, rows, lambda row: {"skip": skip_and_noskip(row)["skip"], **other}, inputs,
+            ALTERNATIVE_ROUNDS, 2.0,
+        )  # fmt: skip
+    medians = {n: statistics.median(s) for n, s in samples.items()}
+    for subject, ms in medians.items():
+        print(f"{subject:40} {ms:.4f} ms", flush=True)
+    return medians
+
+
 def sanitizers() -> list[dict[str, Any]]:
     """The kernel under each tool, on the smallest cases."""
     return [
@@ -355,6 +371,7 @@ def main() -> None:
     parser.add_argument("--rows", default="*")
     parser.add_argument("--quick", action="store_true", help="no sanitizers")
     parser.add_argument("--no-verify", action="store_true")
+    parser.add_argument("--no-alternatives", action="store_true")
     asked = parser.parse_args()
     rows = [r for r in ROWS if fnmatch.fnmatch(r.name, asked.rows)]
     told = environment(gpu_of("cuda")[1])
@@ -393,19 +410,10 @@ def main() -> None:
     print(f"matmul {matmul_ms:.3f} ms, columns times {scale:.3f}", flush=True)
     save()
 
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = [alternatives_folder(Path(folder), ALTERNATIVES)]
-        name = f"cu/{KERNEL}_alternatives"
-        other = {n: sparsekit.load(f"{name}:{n}", kernels=kernels) for n in ALTERNATIVES}
+    if not asked.no_alternatives:
         chosen = [r for r in rows if r.name in ALTERNATIVE_ROWS]
-        samples = times(
-            subjects, chosen, lambda row: {"skip": skip_and_noskip(row)["skip"], **other}, inputs,
-            ALTERNATIVE_ROUNDS, 2.0,
-        )  # fmt: skip
-    data["alternatives"] = {n: statistics.median(s) for n, s in samples.items()}
-    for subject, ms in data["alternatives"].items():
-        print(f"{subject:40} {ms:.4f} ms", flush=True)
-    save()
+        data["alternatives"] = alternatives(subjects, chosen, inputs)
+        save()
     if not asked.quick:
         data["sanitizers"] = sanitizers()
         save()
