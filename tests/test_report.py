@@ -189,6 +189,13 @@ ROWS = {
          "reach_ms": 1.55, "aim_ms": None},
     ],
 }  # fmt: skip
+PAGED = {
+    "schema": 1, "kind": "paged-rows", "environment": TOLD,
+    "rows": [
+        {"name": "decode_r4_b1", "kernel": "k:v", "us": 7.284, "seed2_us": 17.7, "reach_us": 9.5,
+         "aim_us": 7, "method": "graph", "l2": "warm"},
+    ],
+}  # fmt: skip
 TRIED = {
     "schema": 1, "kind": "prefill-tried", "environment": TOLD,
     "designs": [
@@ -210,6 +217,11 @@ def section_of(data, name, folder, run_cli) -> tuple[list[list[str]], str]:
     lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return rows[2:], done.stdout
+
+
+def test_paged_rows_are_shown_beside_the_seed(tmp_path, run_cli):
+    rows, _ = section_of(PAGED, "rows", tmp_path, run_cli)
+    assert rows == [["decode_r4_b1", "k:v", "7.28", "17.70", "9.50", "7.00"]]
 
 
 def test_a_control_is_shown(tmp_path, run_cli):
