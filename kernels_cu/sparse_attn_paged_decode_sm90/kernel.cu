@@ -44,6 +44,7 @@ enum : int {
   kD = 512,
   kCtas = 8,          // of a cluster
   kMostColumns = SK_PART_COLUMNS,
+  kNarrowColumns = SK_NARROW_COLUMNS,  // of the parts that let more blocks fit an SM
   kWarp = 32,
   kWarps = 8,
   kThreads = kWarps * kWarp,
@@ -57,41 +58,71 @@ enum : int {
   kRowBytes = kD * sizeof(bf16),
   kRowChunks = kD / kChunk,
 
-  kRowsOfWarp = kMostColumns / kWarps,  // a warp gathers every eighth row
   kHalves = 2,                          // of d, in Q K^T
   kHalfChunks = kRowChunks / kHalves,
   kTileGroups = kWarps / kHalves,
-  kMostTiles = (kMostColumns / kMmaN + kTileGroups - 1) / kTileGroups,  // of a warp
-  kLanesOfHead = 16,                                                    // in the softmax
-  kMostOfLane = kMostColumns / kLanesOfHead,
+  kMostTiles = 3,              // of a warp
+  kLanesOfHead = 16,           // in the softmax
   kWarpColumns = kD / kWarps,  // of O
   kOutTiles = kWarpColumns / kMmaN,
 
   // Rows padded so that eight of them, or four for 8-byte accesses, meet all banks.
-  kScoreRow = kMostColumns + 8,
-  kPRow = kMostColumns + 8,
+  kPad = 8,
   kOutRow = kD + 8,
 };
 
-static_assert(kMostTiles == 3, "a warp has one to three tiles of a part");
+static_assert(kMostColumns <= kMostTiles * kTileGroups * kMmaN,
+              "a warp has one to three tiles of a part");
 static_assert(kPTerms == 1 || kPTerms == 2, "a weight is one bf16 or the sum of two");
 
 // ---------------------------------------------------------------- shared memory
 
 // Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one
 // chunk column, which is what ldmatrix reads at once, meet all banks.
-template <int kHeads, int kBuffers>
-struct SharedMemory {
+template <int kHeads, int kColumns>
+struct Weights {
+  alignas(kChunkBytes) float score[kHalves][kHeads][kColumns + kPad];
+  alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kColumns + kPad];
+};
+
+/// Q stays for the next part.
+template <int kHeads, int kColumns>
+struct Beside {
+  alignas(kLineBytes) bf16 q[kHeads][kD];
+  Weights<kHeads, kColumns> weights;
+};
+
+/// Weights come where Q was, so that more blocks fit an SM; each part has Q anew.
+template <int kHeads, int kColumns>
+struct Over {
   union {
-    alignas(kLineBytes) bf16 kv[kBuffers][kMostColumns][kD];
+    alignas(kLineBytes) bf16 q[kHeads][kD];
+    Weights<kHeads, kColumns> weights;
+  };
+};
+
+template <bool kFirst, class First, class Second>
+struct Choose {
+  using Type = First;
+};
+
+template <class First, class Second>
+struct Choose<false, First, Second> {
+  using Type = Second;
+};
+
+/// kSpread: a block has one part of rows at a time, else two.
+template <int kHeads, int kColumns, bool kSpread>
+struct SharedMemory
+    : Choose<kSpread, Over<kHeads, kColumns>, Beside<kHeads, kColumns>>::Type {
+  enum : int { kBuffers = kSpread ? 1 : 2 };
+  union {
+    alignas(kLineBytes) bf16 kv[kBuffers][kColumns][kD];
     alignas(kLineBytes) float out[kHeads][kOutRow];  // when all parts are done
   };
-  alignas(kLineBytes) bf16 q[kHeads][kD];
-  alignas(kChunkBytes) float score[kHalves][kHeads][kScoreRow];
-  alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kPRow];
   alignas(kChunkBytes) float4 end[kHeads];  // M, L, whether anything is listed
   float2 fold[kHeads];                      // a, b; in the end .x is the factor of O in out
-  unsigned char valid[kBuffers][kMostColumns];
+  unsigned char valid[kBuffers][kColumns];
 };
 
 // ---------------------------------------------------------------- barriers
@@ -102,9 +133,15 @@ enum Barrier : unsigned {  // 0 is __syncthreads
 
 // ---------------------------------------------------------------- launch facts
 
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16, sizeof(SharedMemory<16, 1>));
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(SharedMemory<32, 1>));
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedMemory<32, 2>));
+using Spread16 = SharedMemory<16, kMostColumns, true>;
+using Spread16Narrow = SharedMemory<16, kNarrowColumns, true>;
+using Spread32 = SharedMemory<32, kMostColumns, true>;
+using Serial32 = SharedMemory<32, kMostColumns, false>;
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16, sizeof(Spread16));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16_narrow, sizeof(Spread16Narrow));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(Spread32));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_long16, sizeof(Spread16));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(Serial32));
 
 // ---------------------------------------------------------------- pieces of the kernel
 
@@ -123,6 +160,12 @@ struct Row {
   int topk, n_window, live;  // columns from `live` on are dead
   int part_columns;          // a multiple of 16
   int parts;                 // of all columns
+};
+
+/// O of a block's heads, in the layout of the accumulators.
+template <int kHeads>
+struct Out {
+  float of[kHeads / kMmaM][kOutTiles][4];
 };
 
 /// e^(x - of), or 0 where x is -inf and nothing is above it.
@@ -172,9 +215,9 @@ __device__ __forceinline__ void load_q(bf16 (&q)[kHeads][kD], const Row& row, in
 }
 
 /// Starts the copies of a part's rows, zeros where nothing is listed; whether this lane's is.
-__device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
-                                       unsigned char (&valid)[kMostColumns], const Row& row,
-                                       int part, int index) {
+template <int kColumns>
+__device__ __forceinline__ bool gather(bf16 (&kv)[kColumns][kD], unsigned char (&valid)[kColumns],
+                                       const Row& row, int part, int index) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int column = part * row.part_columns + looked_up();
   const bool in_window = column < row.n_window;
@@ -189,7 +232,7 @@ __device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
   const unsigned all = __ballot_sync(0xffffffff, listed);
   if (looked_up() < row.part_columns) valid[looked_up()] = listed;
 #pragma unroll
-  for (int i = 0; i < kRowsOfWarp; ++i) {
+  for (int i = 0; i < kColumns / kWarps; ++i) {
     if (i * kWarps >= row.part_columns) break;
     const auto from = reinterpret_cast<const bf16*>(__shfl_sync(0xffffffff, own, i));
     const unsigned bytes = all >> i & 1 ? kChunkBytes : 0;
@@ -205,10 +248,10 @@ __device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
 }
 
 /// Half of d of Q K^T, for every fourth tile of columns, kTiles of them or, where the part ends
-/// before, its last one again.
-template <int kTiles, int kHeads>
+/// before, its last one again. kOver: the scores come where Q was.
+template <int kTiles, bool kOver, int kHeads, int kColumns, int kScoreRow>
 __device__ __forceinline__ void multiply_q(const bf16 (&q)[kHeads][kD],
-                                           const bf16 (&kv)[kMostColumns][kD],
+                                           const bf16 (&kv)[kColumns][kD],
                                            float (&score)[kHalves][kHeads][kScoreRow],
                                            int part_columns) {
   constexpr int kHeadTiles = kHeads / kMmaM;
@@ -250,6 +293,7 @@ __device__ __forceinline__ void multiply_q(const bf16 (&q)[kHeads][kD],
       }
     }
   }
+  if (kOver) __syncthreads();
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
     if ((group + j * kTileGroups) * kMmaN != first[j]) continue;  // another warp has it
@@ -287,58 +331,81 @@ __device__ __forceinline__ int head_of_lane(int round) {
   return round * kHeadsAtOnce + threadIdx.x / kLanesOfHead;
 }
 
-/// The weights of a part and its place in the totals.
-template <class Shared>
-__device__ __forceinline__ void weigh(Shared& smem, const unsigned char (&valid)[kMostColumns],
-                                      float scale, int part_columns, int round, Totals& totals) {
-  const int head = head_of_lane(round), lane = threadIdx.x % kLanesOfHead;
-  float x[kMostOfLane];
+/// The weights of a part and its place in the totals, of all heads side by side.
+template <int kHeads, int kColumns>
+__device__ __forceinline__ void weigh(Weights<kHeads, kColumns>& weights, float2 (&fold)[kHeads],
+                                      const unsigned char (&valid)[kColumns], float scale,
+                                      int part_columns,
+                                      Totals (&totals)[kHeads / kHeadsAtOnce]) {
+  constexpr int kRounds = kHeads / kHeadsAtOnce, kMostOfLane = kColumns / kLanesOfHead;
+  const int lane = threadIdx.x % kLanesOfHead;
   bool listed[kMostOfLane];
-  float top = -infinity();
+  float x[kRounds][kMostOfLane], top[kRounds], sum[kRounds];
 #pragma unroll
   for (int i = 0; i < kMostOfLane; ++i) {
     const int column = lane + i * kLanesOfHead;
     listed[i] = column < part_columns && valid[column];
-    x[i] = listed[i] ? __fmul_rn(smem.score[0][head][column] + smem.score[1][head][column], scale)
-                     : -infinity();
-    top = max_NaN_f32(top, x[i]);
   }
 #pragma unroll
-  for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
-    top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, lanes));
-  }
-  float sum = 0.0f;
+  for (int round = 0; round < kRounds; ++round) {
+    const int head = head_of_lane(round);
+    top[round] = -infinity();
 #pragma unroll
-  for (int i = 0; i < kMostOfLane; ++i) {
-    const int column = lane + i * kLanesOfHead;
-    const float e = weight_of(x[i], top);
-    sum = __fadd_rn(sum, e);
-    // 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
-    const float weight = listed[i] ? __fmaf_rn(x[i], 0.0f, e) : 0.0f;
-    const unsigned short high = cvt_rn_bf16_f32(weight);
-    smem.p[0][head][column].bits = high;
-    if (kPTerms == 2) {
-      const float rest = weight - __int_as_float(high << 16);
-      smem.p[kPTerms - 1][head][column].bits = cvt_rn_bf16_f32(rest);
+    for (int i = 0; i < kMostOfLane; ++i) {
+      const int column = lane + i * kLanesOfHead;
+      const float score = weights.score[0][head][column] + weights.score[1][head][column];
+      x[round][i] = listed[i] ? __fmul_rn(score, scale) : -infinity();
+      top[round] = max_NaN_f32(top[round], x[round][i]);
     }
   }
 #pragma unroll
   for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, lanes));
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      top[round] = max_NaN_f32(top[round], __shfl_xor_sync(0xffffffff, top[round], lanes));
+    }
   }
-  const float2 factors = totals.fold(top, sum);
-  if (lane == 0) smem.fold[head] = factors;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int head = head_of_lane(round);
+    sum[round] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMostOfLane; ++i) {
+      const int column = lane + i * kLanesOfHead;
+      const float e = weight_of(x[round][i], top[round]);
+      sum[round] = __fadd_rn(sum[round], e);
+      // 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
+      const float weight = listed[i] ? __fmaf_rn(x[round][i], 0.0f, e) : 0.0f;
+      const unsigned short high = cvt_rn_bf16_f32(weight);
+      weights.p[0][head][column].bits = high;
+      if (kPTerms == 2) {
+        const float rest = weight - __int_as_float(high << 16);
+        weights.p[kPTerms - 1][head][column].bits = cvt_rn_bf16_f32(rest);
+      }
+    }
+  }
+#pragma unroll
+  for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      sum[round] = __fadd_rn(sum[round], __shfl_xor_sync(0xffffffff, sum[round], lanes));
+    }
+  }
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const float2 factors = totals[round].fold(top[round], sum[round]);
+    if (lane == 0) fold[head_of_lane(round)] = factors;
+  }
 }
 
-/// O' = P V b + O a, for 64 columns of O.
-template <int kHeads>
+/// part = P V, for 64 columns of O.
+template <int kHeads, int kColumns, int kPRow>
 __device__ __forceinline__ void multiply_p(const bf16 (&p)[kPTerms][kHeads][kPRow],
-                                           const bf16 (&kv)[kMostColumns][kD],
-                                           const float2 (&fold)[kHeads], int part_columns,
-                                           float (&o)[kHeads / kMmaM][kOutTiles][4]) {
+                                           const bf16 (&kv)[kColumns][kD], int part_columns,
+                                           Out<kHeads>& part) {
   constexpr int kHeadTiles = kHeads / kMmaM;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  float part[kHeadTiles][kOutTiles][4] = {};
+  part = {};
 #pragma unroll 1
   for (int first = 0; first < part_columns; first += kMmaK) {
     unsigned a[kPTerms][kHeadTiles][4];
@@ -362,22 +429,31 @@ __device__ __forceinline__ void multiply_p(const bf16 (&p)[kPTerms][kHeads][kPRo
         for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(part[m][tile + i], a[term][m],
-                                                                b[2 * i], b[2 * i + 1]);
+            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
+                part.of[m][tile + i], a[term][m], b[2 * i], b[2 * i + 1]);
           }
         }
       }
     }
   }
+}
+
+/// O' = O_part b + O a, without O, which is 0 then, for the first of a block.
+template <bool kFirst, int kHeads>
+__device__ __forceinline__ void fold_part(Out<kHeads>& o, const Out<kHeads>& part,
+                                          const float2 (&fold)[kHeads]) {
+  const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int m = 0; m < kHeadTiles; ++m) {
+  for (int m = 0; m < kHeads / kMmaM; ++m) {
     const float2 low = fold[m * kMmaM + lane / 4], high = fold[m * kMmaM + lane / 4 + 8];
 #pragma unroll
     for (int tile = 0; tile < kOutTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 factors = i < 2 ? low : high;
-        o[m][tile][i] = folded(o[m][tile][i], factors.x, part[m][tile][i], factors.y);
+        o.of[m][tile][i] =
+            kFirst ? __fmaf_rn(part.of[m][tile][i], factors.y, 0.0f)
+                   : folded(o.of[m][tile][i], factors.x, part.of[m][tile][i], factors.y);
       }
     }
   }
@@ -408,7 +484,7 @@ __device__ __forceinline__ unsigned out_pair(float low, float high, float factor
 /// Leaves O and its totals for the cluster, then folds some heads of all its blocks.
 template <int kHeads, class Shared>
 __device__ __forceinline__ void fold_cluster(Shared& smem,
-                                             const float (&o)[kHeads / kMmaM][kOutTiles][4],
+                                             const Out<kHeads>& o,
                                              const Totals (&totals)[kHeads / kHeadsAtOnce],
                                              bool any, int first_head, int h,
                                              const Results& results) {
@@ -431,7 +507,7 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
         const int head = m * kMmaM + lane / 4 + 8 * i;
         *reinterpret_cast<float2*>(
             &smem.out[head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
-            make_float2(o[m][tile][2 * i], o[m][tile][2 * i + 1]);
+            make_float2(o.of[m][tile][2 * i], o.of[m][tile][2 * i + 1]);
       }
     }
   }
@@ -445,37 +521,31 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
   barrier_cluster_arrive_release_aligned();
   barrier_cluster_wait_acquire_aligned();
 
-  float4 part[kUnits][kCtas], end[kUnits][kCtas];
 #pragma unroll
   for (int v = 0; v < kUnits; ++v) {
     const int unit = v * kThreads + threadIdx.x;
-    const int head = rank * kHeadsOfBlock + unit / kVecs;
-    if (first_head + head >= h) continue;
+    const int own = rank * kHeadsOfBlock + unit / kVecs, head = first_head + own;
+    float4 part[kCtas], end[kCtas];
 #pragma unroll
     for (int block = 0; block < kCtas; ++block) {
-      end[v][block] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.end[head]), block));
-      part[v][block] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.out[head][unit % kVecs * kVec]), block));
+      end[block] = ld_shared_cluster_v4_f32(
+          mapa_shared_cluster_u32(shared_address(&smem.end[own]), block));
+      part[block] = ld_shared_cluster_v4_f32(
+          mapa_shared_cluster_u32(shared_address(&smem.out[own][unit % kVecs * kVec]), block));
     }
-  }
-  barrier_cluster_arrive_release_aligned();  // a block stays until all have read its O
-
-#pragma unroll
-  for (int v = 0; v < kUnits; ++v) {
-    const int unit = v * kThreads + threadIdx.x;
-    const int head = first_head + rank * kHeadsOfBlock + unit / kVecs;
+    // A block stays until all have read its O.
+    if (v == kUnits - 1) barrier_cluster_arrive_release_aligned();
     if (head >= h) continue;
     Totals all;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     bool listed = false;
 #pragma unroll
     for (int block = 0; block < kCtas; ++block) {
-      const float2 ab = all.fold(end[v][block].x, end[v][block].y);
-      const float4 next = part[v][block];
+      const float2 ab = all.fold(end[block].x, end[block].y);
+      const float4 next = part[block];
       sum.x = folded(sum.x, ab.x, next.x, ab.y), sum.y = folded(sum.y, ab.x, next.y, ab.y);
       sum.z = folded(sum.z, ab.x, next.z, ab.y), sum.w = folded(sum.w, ab.x, next.w, ab.y);
-      listed |= end[v][block].z != 0.0f;
+      listed |= end[block].z != 0.0f;
     }
     const float factor = factor_of(all, listed, sink[v]);
     *reinterpret_cast<uint2*>(results.out + head * results.out_head_stride_elems +
@@ -489,7 +559,7 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
 /// Writes the heads of a block that had all parts.
 template <int kHeads, class Shared>
 __device__ __forceinline__ void store_block(Shared& smem,
-                                            const float (&o)[kHeads / kMmaM][kOutTiles][4],
+                                            const Out<kHeads>& o,
                                             const Totals (&totals)[kHeads / kHeadsAtOnce], bool any,
                                             int first_head, int h, const Results& results) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -516,19 +586,63 @@ __device__ __forceinline__ void store_block(Shared& smem,
 #pragma unroll
       for (int tile = 0; tile < kOutTiles; ++tile) {
         *reinterpret_cast<unsigned*>(out + tile * kMmaN) =
-            out_pair(o[m][tile][2 * i], o[m][tile][2 * i + 1], factor);
+            out_pair(o.of[m][tile][2 * i], o.of[m][tile][2 * i + 1], factor);
       }
     }
   }
 }
 
-/// The heads from first_head on of one row.
-template <int kHeads, bool kSpread>
-__device__ __forceinline__ void attend(const Row& row, float scale, int first_head, int h,
-                                       const Results& results) {
-  constexpr int kBuffers = kSpread ? 1 : 2;
-  using Shared = SharedMemory<kHeads, kBuffers>;
+/// Scores and weights of a part whose rows stand; then its O is part of P V.
+template <bool kSpread, int kHeads, int kColumns, class Shared>
+__device__ __forceinline__ void multiply_part(Shared& smem, const bf16 (&kv)[kColumns][kD],
+                                              const unsigned char (&valid)[kColumns], float scale,
+                                              int part_columns,
+                                              Totals (&totals)[kHeads / kHeadsAtOnce],
+                                              Out<kHeads>& part) {
+  const int tiles = part_columns / kMmaN;
+  auto& score = smem.weights.score;
+  if (tiles <= kTileGroups) {
+    multiply_q<1, kSpread>(smem.q, kv, score, part_columns);
+  } else if (kColumns <= 2 * kTileGroups * kMmaN || tiles <= 2 * kTileGroups) {
+    multiply_q<2, kSpread>(smem.q, kv, score, part_columns);
+  } else {
+    multiply_q<kMostTiles, kSpread>(smem.q, kv, score, part_columns);
+  }
+  __syncthreads();
+  weigh(smem.weights, smem.fold, valid, scale, part_columns, totals);
+  __syncthreads();
+  multiply_p(smem.weights.p, kv, part_columns, part);
+}
+
+/// The heads from first_head on of one row, where each block of the cluster has at most one part.
+template <int kHeads, int kColumns>
+__device__ __forceinline__ void attend_one(const Row& row, float scale, int first_head, int h,
+                                           const Results& results) {
   extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
+  using Shared = SharedMemory<kHeads, kColumns, true>;
+  Shared& smem = *reinterpret_cast<Shared*>(dynamic_smem);
+
+  const int part = cluster_ctarank();
+  const int index = part_index(row, part);
+  load_q(smem.q, row, first_head, h);
+  const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
+  cp_async_wait_group<0>();
+  const bool any = bar_red_or_pred(kPartReady, kThreads, listed);
+  Totals totals[kHeads / kHeadsAtOnce];
+  Out<kHeads> o = {};
+  if (any) {
+    multiply_part<true>(smem, smem.kv[0], smem.valid[0], scale, row.part_columns, totals, o);
+    fold_part<true>(o, o, smem.fold);
+  }
+  fold_cluster<kHeads>(smem, o, totals, any, first_head, h, results);
+}
+
+/// The same, where a block has some parts, or all of them.
+template <int kHeads, bool kSpread>
+__device__ __forceinline__ void attend_some(const Row& row, float scale, int first_head, int h,
+                                            const Results& results) {
+  extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
+  using Shared = SharedMemory<kHeads, kMostColumns, kSpread>;
   Shared& smem = *reinterpret_cast<Shared*>(dynamic_smem);
 
   const int parts_of_block = kSpread ? (row.parts + kCtas - 1) / kCtas : row.parts;
@@ -536,45 +650,38 @@ __device__ __forceinline__ void attend(const Row& row, float scale, int first_he
   const int end = min(first + parts_of_block, row.parts);
 
   Totals totals[kHeads / kHeadsAtOnce];
-  float o[kHeads / kMmaM][kOutTiles][4] = {};
+  Out<kHeads> o = {};
   bool any = false, listed = false;
+  int next_index = -1;  // of the next part, looked up long before its rows are asked for
   if (first < end) {
     const int index = part_index(row, first);
+    next_index = part_index(row, first + 1);
     load_q(smem.q, row, first_head, h);
     listed = gather(smem.kv[0], smem.valid[0], row, first, index);
   }
   bool more = first < end;
 #pragma unroll 1
   for (int part = first; more; ++part) {
-    const int buffer = kBuffers == 1 ? 0 : (part - first) % 2;
+    const int buffer = kSpread ? 0 : (part - first) % 2;
     more = part + 1 < end && (part + 1) * row.part_columns < row.live;
-    const int index = more ? part_index(row, part + 1) : -1;
     cp_async_wait_group<0>();
     const bool lists = bar_red_or_pred(kPartReady, kThreads, listed);
-    if (kBuffers == 2 && more) {
-      listed = gather(smem.kv[buffer ^ 1], smem.valid[buffer ^ 1], row, part + 1, index);
+    if (!kSpread && more) {
+      listed = gather(smem.kv[buffer ^ 1], smem.valid[buffer ^ 1], row, part + 1, next_index);
+      next_index = part_index(row, part + 2);
     }
     if (lists) {
       any = true;
-      const int tiles = row.part_columns / kMmaN;
-      if (tiles <= kTileGroups) {
-        multiply_q<1>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
-      } else if (tiles <= 2 * kTileGroups) {
-        multiply_q<2>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
-      } else {
-        multiply_q<kMostTiles>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
-      }
-      __syncthreads();
-#pragma unroll
-      for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
-        weigh(smem, smem.valid[buffer], scale, row.part_columns, round, totals[round]);
-      }
-      __syncthreads();
-      multiply_p(smem.p, smem.kv[buffer], smem.fold, row.part_columns, o);
+      Out<kHeads> of_part;
+      multiply_part<kSpread>(smem, smem.kv[buffer], smem.valid[buffer], scale, row.part_columns,
+                             totals, of_part);
+      fold_part<false>(o, of_part, smem.fold);
     }
-    if (kBuffers == 1 && more) {
+    if (kSpread && more) {
       __syncthreads();
-      listed = gather(smem.kv[0], smem.valid[0], row, part + 1, index);
+      load_q(smem.q, row, first_head, h);
+      listed = gather(smem.kv[0], smem.valid[0], row, part + 1, next_index);
+      next_index = part_index(row, part + 2);
     }
   }
   if constexpr (kSpread) {
@@ -597,8 +704,9 @@ __device__ __forceinline__ void attend(const Row& row, float scale, int first_he
       long long cmp_counts_b_stride, long long out_b_stride, long long out_h_stride,              \
       long long lse_b_stride
 
-#define SPARSEKIT_ATTEND(HEADS, SPREAD)                                                                     \
-  const long long b = blockIdx.x / (SPREAD ? kCtas : 1);                                          \
+// Row blockIdx.x / BLOCKS, heads from blockIdx.y * HEADS.
+#define SPARSEKIT_ATTEND(ATTEND, BLOCKS, HEADS)                                                             \
+  const long long b = blockIdx.x / (BLOCKS);                                                      \
   const int count = cmp_counts != nullptr ? __ldg(cmp_counts + b * cmp_counts_b_stride) : topk;   \
   const int live = n_window + min(max(count, 0), topk - n_window);                                \
   const Row row = {q + b * q_b_stride,                                                            \
@@ -613,22 +721,33 @@ __device__ __forceinline__ void attend(const Row& row, float scale, int first_he
                    parts};                                                                        \
   const Results results = {out + b * out_b_stride, out_h_stride,                                  \
                            lse != nullptr ? lse + b * lse_b_stride : nullptr, attn_sink};         \
-  attend<HEADS, SPREAD>(row, softmax_scale, blockIdx.y* HEADS, h, results)
+  ATTEND(row, softmax_scale, blockIdx.y*(HEADS), h, results)
 
 // Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
+// spread: at most kCtas parts; narrow: of at most kNarrowColumns columns; long: any number.
 extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
     __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(16, true);
+  SPARSEKIT_ATTEND((attend_one<16, kMostColumns>), kCtas, 16);
 }
 
 extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
-    __launch_bounds__(kThreads, 1) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(32, true);
+    __launch_bounds__(kThreads, 3) sparse_attn_paged_decode_spread16_narrow(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND((attend_one<16, kNarrowColumns>), kCtas, 16);
+}
+
+extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
+    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND((attend_one<32, kMostColumns>), kCtas, 32);
+}
+
+extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
+    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_long16(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND((attend_some<16, true>), kCtas, 16);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sparse_attn_paged_decode_serial32(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(32, false);
+  SPARSEKIT_ATTEND((attend_some<32, false>), 1, 32);
 }
 
 }  // namespace sparsekit::sparse_attn_paged_decode
