@@ -583,7 +583,10 @@ __device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads> (&
     const int head = first_head + rank * kHeadsOfBlock + (v * kThreads + threadIdx.x) / kVecs;
     sink[v] = head < h ? __ldg(results.attn_sink + head) : 0.0f;
   }
-  __syncthreads();  // O comes where the rows of the last part were
+  // O comes where the rows of the last part were; of two parts, where those of the first were, which
+  // had been read before the second.
+  static_assert(kOuts == 1 || sizeof(smem.out) <= sizeof(smem.kv[0]), "O leaves the second part");
+  if (kOuts == 1) __syncthreads();
 #pragma unroll
   for (int part = 0; part < kOuts; ++part) {
 #pragma unroll
