@@ -16,7 +16,7 @@ from sparsekit.model import (
 
 _FLOATS = ("fp32", "bf16", "fp16")
 _IN_MODELS = ("fp32", "fp32", "bf16")  # the compressor's state is fp32, what it emits is bf16
-_MOST_COLUMNS = 65_535 * 8  # blocks on grid y, columns of the narrowest
+_MOST_COLUMNS = 65_535 * 16  # blocks on grid y, columns of the narrowest
 _REFERENCE = "triton/gated_pool:plain"
 
 _ARGS = (
@@ -76,9 +76,8 @@ KERNEL = Kernel(
     entries=(FEW, STAGED),
     targets=PORTABLE_CUDA_TARGETS[: len(TRITON_TARGETS)],  # no more than the kernel it goes before
     variants=(
-        _variant("columns16", 16, 256, 8, 32),
-        _variant("columns8", 8, 256, 4, 64),
         _variant("columns32", 32, 512, 8, 128),
+        _variant("columns16", 16, 256, 8, 32),
     ),
     instances=instances(),
     launches=launches,

@@ -9,9 +9,10 @@
 // largest score m, the sum l of exp(x - m) and O = sum exp(x - m) v; parts are folded upwards:
 //   M' = max(M, m)   a = exp(M - M')   b = exp(m - M')   L' = l b + L a   O' = O_part b + O a
 // The same arithmetic in the same order, whoever folds:
-//   spread  a cluster has a row and some heads, each block the part of its rank (some parts where
-//           there are more than blocks), all rows of a part under way at once; then each block
+//   spread  a cluster has a row and some heads, each block the part of its rank; then each block
 //           folds some heads, read from the shared memory of all
+//   pairs   the same, each block two parts, whose O stay apart
+//   long    as spread, for more parts than blocks: each block folds its own first
 //   serial  a block has a row and some heads and all parts, the next one under way; for many rows
 //
 // All 8 warps gather. Q K^T: a warp has half of d and every fourth tile of 8 columns. Softmax: 16
@@ -42,8 +43,9 @@ enum : int {
   kPTerms = SK_P_TERMS,  // bf16 numbers that a weight is the sum of: 1, or 2 for 16 bits of it
 
   kD = 512,
-  kCtas = 8,          // of a cluster
+  kMostParts = 8,  // of a cluster, unless its blocks fold some first
   kMostColumns = SK_PART_COLUMNS,
+  kNarrowColumns = SK_NARROW_COLUMNS,  // of the parts that let more blocks fit an SM
   kWarp = 32,
   kWarps = 8,
   kThreads = kWarps * kWarp,
@@ -57,41 +59,44 @@ enum : int {
   kRowBytes = kD * sizeof(bf16),
   kRowChunks = kD / kChunk,
 
-  kRowsOfWarp = kMostColumns / kWarps,  // a warp gathers every eighth row
-  kHalves = 2,                          // of d, in Q K^T
+  kHalves = 2,    // of d, in Q K^T
+  kParities = 2,  // of the 16-wide steps of a half
   kHalfChunks = kRowChunks / kHalves,
-  kTileGroups = kWarps / kHalves,
-  kMostTiles = (kMostColumns / kMmaN + kTileGroups - 1) / kTileGroups,  // of a warp
-  kLanesOfHead = 16,                                                    // in the softmax
-  kMostOfLane = kMostColumns / kLanesOfHead,
+  kStepsOfParity = kHalfChunks * kChunk / kMmaK / kParities,
+  kLanesOfHead = 16,           // in the softmax
   kWarpColumns = kD / kWarps,  // of O
   kOutTiles = kWarpColumns / kMmaN,
 
   // Rows padded so that eight of them, or four for 8-byte accesses, meet all banks.
-  kScoreRow = kMostColumns + 8,
-  kPRow = kMostColumns + 8,
+  kPad = 8,
   kOutRow = kD + 8,
 };
 
-static_assert(kMostTiles == 3, "a warp has one to three tiles of a part");
 static_assert(kPTerms == 1 || kPTerms == 2, "a weight is one bf16 or the sum of two");
 
 // ---------------------------------------------------------------- shared memory
 
 // Chunk c of row r lies at chunk c ^ (r % 8) of its 128-byte line, so that the eight rows of one
 // chunk column, which is what ldmatrix reads at once, meet all banks.
-template <int kHeads, int kBuffers>
+//
+// kBuffers: parts whose rows are under way at once. kSums: sums over some of d that a score is the
+// sum of. kOuts: parts whose O are kept apart for the cluster.
+template <int kHeads, int kColumns, int kBuffers, int kSums, int kOuts>
 struct SharedMemory {
   union {
-    alignas(kLineBytes) bf16 kv[kBuffers][kMostColumns][kD];
-    alignas(kLineBytes) float out[kHeads][kOutRow];  // when all parts are done
+    alignas(kLineBytes) bf16 kv[kBuffers][kColumns][kD];
+    alignas(kLineBytes) float out[kOuts][kHeads][kOutRow];  // when all parts are done
   };
-  alignas(kLineBytes) bf16 q[kHeads][kD];
-  alignas(kChunkBytes) float score[kHalves][kHeads][kScoreRow];
-  alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kPRow];
-  alignas(kChunkBytes) float4 end[kHeads];  // M, L, whether anything is listed
+  union {
+    alignas(kLineBytes) bf16 q[kHeads][kD];
+    struct {  // when Q has been read
+      alignas(kChunkBytes) float score[kSums][kHeads][kColumns + kPad];
+      alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kColumns + kPad];
+    };
+  };
+  alignas(kChunkBytes) float4 end[kOuts][kHeads];  // M, L, whether anything is listed
   float2 fold[kHeads];                      // a, b; in the end .x is the factor of O in out
-  unsigned char valid[kBuffers][kMostColumns];
+  unsigned char valid[kBuffers][kColumns];
 };
 
 // ---------------------------------------------------------------- barriers
@@ -102,9 +107,21 @@ enum Barrier : unsigned {  // 0 is __syncthreads
 
 // ---------------------------------------------------------------- launch facts
 
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16, sizeof(SharedMemory<16, 1>));
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(SharedMemory<32, 1>));
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedMemory<32, 2>));
+template <int kHeads, int kColumns>
+using SharedOfOne = SharedMemory<kHeads, kColumns, 1, kHalves, 1>;
+template <int kHeads>
+using SharedOfTwo = SharedMemory<kHeads, kMostColumns, 2, kHalves * kParities, 2>;
+template <int kHeads>
+using SharedOfAll = SharedMemory<kHeads, kMostColumns, 2, kHalves * kParities, 1>;
+using Wide16 = SharedOfOne<16, kMostColumns>;
+using Narrow16 = SharedOfOne<16, kNarrowColumns>;
+using Wide32 = SharedOfOne<32, kMostColumns>;
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16, sizeof(Wide16));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16_narrow, sizeof(Narrow16));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(Wide32));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_pairs16, sizeof(SharedOfTwo<16>));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_long16, sizeof(Wide16));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedOfAll<32>));
 
 // ---------------------------------------------------------------- pieces of the kernel
 
@@ -123,6 +140,12 @@ struct Row {
   int topk, n_window, live;  // columns from `live` on are dead
   int part_columns;          // a multiple of 16
   int parts;                 // of all columns
+};
+
+/// O of a block's heads, in the layout of the accumulators.
+template <int kHeads>
+struct Out {
+  float of[kHeads / kMmaM][kOutTiles][4];
 };
 
 /// e^(x - of), or 0 where x is -inf and nothing is above it.
@@ -172,9 +195,9 @@ __device__ __forceinline__ void load_q(bf16 (&q)[kHeads][kD], const Row& row, in
 }
 
 /// Starts the copies of a part's rows, zeros where nothing is listed; whether this lane's is.
-__device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
-                                       unsigned char (&valid)[kMostColumns], const Row& row,
-                                       int part, int index) {
+template <int kColumns>
+__device__ __forceinline__ bool gather(bf16 (&kv)[kColumns][kD], unsigned char (&valid)[kColumns],
+                                       const Row& row, int part, int index) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int column = part * row.part_columns + looked_up();
   const bool in_window = column < row.n_window;
@@ -189,7 +212,7 @@ __device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
   const unsigned all = __ballot_sync(0xffffffff, listed);
   if (looked_up() < row.part_columns) valid[looked_up()] = listed;
 #pragma unroll
-  for (int i = 0; i < kRowsOfWarp; ++i) {
+  for (int i = 0; i < kColumns / kWarps; ++i) {
     if (i * kWarps >= row.part_columns) break;
     const auto from = reinterpret_cast<const bf16*>(__shfl_sync(0xffffffff, own, i));
     const unsigned bytes = all >> i & 1 ? kChunkBytes : 0;
@@ -204,66 +227,166 @@ __device__ __forceinline__ bool gather(bf16 (&kv)[kMostColumns][kD],
   return listed;
 }
 
-/// Half of d of Q K^T, for every fourth tile of columns, kTiles of them or, where the part ends
-/// before, its last one again.
-template <int kTiles, int kHeads>
-__device__ __forceinline__ void multiply_q(const bf16 (&q)[kHeads][kD],
-                                           const bf16 (&kv)[kMostColumns][kD],
-                                           float (&score)[kHalves][kHeads][kScoreRow],
-                                           int part_columns) {
-  constexpr int kHeadTiles = kHeads / kMmaM;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int half = warp % kHalves, group = warp / kHalves;
+/// The first columns of a warp's tiles: every kGroups-th, or the last of the part again.
+template <int kTiles, int kGroups>
+struct Tiles {
   int first[kTiles];
+  bool own[kTiles];  // else another warp has it
+
+  __device__ __forceinline__ Tiles(int group, int part_columns) {
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
-    first[j] = min((group + j * kTileGroups) * kMmaN, part_columns - kMmaN);
+    for (int j = 0; j < kTiles; ++j) {
+      const int column = (group + j * kGroups) * kMmaN;
+      first[j] = min(column, part_columns - kMmaN);
+      own[j] = column == first[j];
+    }
   }
-  float s[kTiles][2][kHeadTiles][4] = {};
+};
+
+/// Q in shared memory: a warp has a half of d and every fourth tile. The scores come where Q was.
+template <int kHeads>
+struct SharedQ {
+  enum : int { kSums = kHalves, kGroups = kWarps / kSums };
+  const bf16 (&q)[kHeads][kD];
+
+  template <int kTiles, int kColumns, int kScoreRow>
+  __device__ __forceinline__ void multiply(const bf16 (&kv)[kColumns][kD],
+                                           float (&score)[kSums][kHeads][kScoreRow],
+                                           int part_columns) const {
+    constexpr int kHeadTiles = kHeads / kMmaM;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, half = warp % kHalves;
+    const Tiles<kTiles, kGroups> tiles(warp / kSums, part_columns);
+    float s[kTiles][kParities][kHeadTiles][4] = {};
 #pragma unroll 2
-  for (int chunk = 0; chunk < kHalfChunks; chunk += 4) {
-    const int first_chunk = half * kHalfChunks + chunk;
-    unsigned a[2][kHeadTiles][4], b[kTiles][4];
+    for (int chunk = 0; chunk < kHalfChunks; chunk += 4) {
+      const int first_chunk = half * kHalfChunks + chunk;
+      unsigned a[kParities][kHeadTiles][4], b[kTiles][4];
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
+      for (int parity = 0; parity < kParities; ++parity) {
 #pragma unroll
-      for (int m = 0; m < kHeadTiles; ++m) {
+        for (int m = 0; m < kHeadTiles; ++m) {
+          ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+              a[parity][m],
+              chunk_address(q, m * kMmaM + lane % 16, first_chunk + 2 * parity + lane / 16));
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
         ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-            a[step][m],
-            chunk_address(q, m * kMmaM + lane % 16, first_chunk + 2 * step + lane / 16));
+            b[j], chunk_address(kv, tiles.first[j] + lane % 8, first_chunk + lane / 8));
+      }
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+        for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+          for (int parity = 0; parity < kParities; ++parity) {
+            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
+                s[j][parity][m], a[parity][m], b[j][2 * parity], b[j][2 * parity + 1]);
+          }
+        }
       }
     }
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-          b[j], chunk_address(kv, first[j] + lane % 8, first_chunk + lane / 8));
-    }
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
+      if (!tiles.own[j]) continue;
 #pragma unroll
       for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[j][step][m], a[step][m],
-                                                              b[j][2 * step], b[j][2 * step + 1]);
+        for (int i = 0; i < 2; ++i) {
+          *reinterpret_cast<float2*>(
+              &score[half][m * kMmaM + lane / 4 + 8 * i][tiles.first[j] + lane % 4 * 2]) =
+              make_float2(s[j][0][m][2 * i] + s[j][1][m][2 * i],
+                          s[j][0][m][2 * i + 1] + s[j][1][m][2 * i + 1]);
         }
       }
     }
   }
+};
+
+/// Q in registers for all parts: a warp has the even or the odd 16-wide steps of a half of d, and
+/// every other tile.
+template <int kHeads>
+struct HeldQ {
+  enum : int { kSums = kHalves * kParities, kGroups = kWarps / kSums };
+  unsigned a[kStepsOfParity][kHeads / kMmaM][4];
+
+  /// Where this warp's step begins; the next is kParities * 2 chunks on.
+  __device__ __forceinline__ static int first_chunk() {
+    const int sum = threadIdx.x / kWarp % kSums;
+    return sum / kParities * kHalfChunks + sum % kParities * 2;
+  }
+
+  __device__ __forceinline__ void load(const bf16 (&q)[kHeads][kD]) {
+    const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
-    if ((group + j * kTileGroups) * kMmaN != first[j]) continue;  // another warp has it
+    for (int step = 0; step < kStepsOfParity; ++step) {
 #pragma unroll
-    for (int m = 0; m < kHeadTiles; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        *reinterpret_cast<float2*>(
-            &score[half][m * kMmaM + lane / 4 + 8 * i][first[j] + lane % 4 * 2]) =
-            make_float2(s[j][0][m][2 * i] + s[j][1][m][2 * i],
-                        s[j][0][m][2 * i + 1] + s[j][1][m][2 * i + 1]);
+      for (int m = 0; m < kHeads / kMmaM; ++m) {
+        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+            a[step][m], chunk_address(q, m * kMmaM + lane % 16,
+                                      first_chunk() + step * kParities * 2 + lane / 16));
       }
     }
   }
+
+  template <int kTiles, int kColumns, int kScoreRow>
+  __device__ __forceinline__ void multiply(const bf16 (&kv)[kColumns][kD],
+                                           float (&score)[kSums][kHeads][kScoreRow],
+                                           int part_columns) const {
+    constexpr int kHeadTiles = kHeads / kMmaM;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const Tiles<kTiles, kGroups> tiles(warp / kSums, part_columns);
+    float s[kTiles][kHeadTiles][4] = {};
+#pragma unroll
+    for (int step = 0; step < kStepsOfParity; step += 2) {
+      unsigned b[kTiles][4];  // of this step and the next
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        const int chunk = first_chunk() + (step + lane / 16) * kParities * 2 + lane / 8 % 2;
+        ldmatrix_sync_aligned_m8n8_x4_shared_b16(
+            b[j], chunk_address(kv, tiles.first[j] + lane % 8, chunk));
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+          for (int m = 0; m < kHeadTiles; ++m) {
+            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(s[j][m], a[step + i][m],
+                                                                b[j][2 * i], b[j][2 * i + 1]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      if (!tiles.own[j]) continue;
+#pragma unroll
+      for (int m = 0; m < kHeadTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          *reinterpret_cast<float2*>(&score[warp % kSums][m * kMmaM + lane / 4 + 8 * i]
+                                           [tiles.first[j] + lane % 4 * 2]) =
+              make_float2(s[j][m][2 * i], s[j][m][2 * i + 1]);
+        }
+      }
+    }
+  }
+};
+
+template <int kScoreRow, int kHeads>
+__device__ __forceinline__ float score_of(const float (&sums)[kHalves][kHeads][kScoreRow],
+                                          int head, int column) {
+  return sums[0][head][column] + sums[1][head][column];
+}
+
+template <int kScoreRow, int kHeads>
+__device__ __forceinline__ float score_of(
+    const float (&sums)[kHalves * kParities][kHeads][kScoreRow], int head, int column) {
+  return (sums[0][head][column] + sums[1][head][column]) +
+         (sums[2][head][column] + sums[3][head][column]);
 }
 
 /// M and L of a head, the same in its 16 lanes.
@@ -283,62 +406,86 @@ struct Totals {
 /// The heads of a softmax lane are kHeadsAtOnce apart.
 enum : int { kHeadsAtOnce = kThreads / kLanesOfHead };
 
+/// The two heads of a warp are two apart: their scores then meet all banks.
 __device__ __forceinline__ int head_of_lane(int round) {
-  return round * kHeadsAtOnce + threadIdx.x / kLanesOfHead;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  return round * kHeadsAtOnce + warp / 2 * 4 + warp % 2 + lane / kLanesOfHead * 2;
 }
 
-/// The weights of a part and its place in the totals.
-template <class Shared>
-__device__ __forceinline__ void weigh(Shared& smem, const unsigned char (&valid)[kMostColumns],
-                                      float scale, int part_columns, int round, Totals& totals) {
-  const int head = head_of_lane(round), lane = threadIdx.x % kLanesOfHead;
-  float x[kMostOfLane];
+/// The weights of a part and its place in the totals, of all heads side by side.
+template <int kHeads, int kColumns, class Shared>
+__device__ __forceinline__ void weigh(Shared& smem, const unsigned char (&valid)[kColumns],
+                                      float scale, int part_columns,
+                                      Totals (&totals)[kHeads / kHeadsAtOnce]) {
+  constexpr int kRounds = kHeads / kHeadsAtOnce, kMostOfLane = kColumns / kLanesOfHead;
+  const int lane = threadIdx.x % kLanesOfHead;
   bool listed[kMostOfLane];
-  float top = -infinity();
+  float x[kRounds][kMostOfLane], top[kRounds], sum[kRounds];
 #pragma unroll
   for (int i = 0; i < kMostOfLane; ++i) {
     const int column = lane + i * kLanesOfHead;
     listed[i] = column < part_columns && valid[column];
-    x[i] = listed[i] ? __fmul_rn(smem.score[0][head][column] + smem.score[1][head][column], scale)
-                     : -infinity();
-    top = max_NaN_f32(top, x[i]);
   }
 #pragma unroll
-  for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
-    top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, lanes));
-  }
-  float sum = 0.0f;
+  for (int round = 0; round < kRounds; ++round) {
+    const int head = head_of_lane(round);
+    top[round] = -infinity();
 #pragma unroll
-  for (int i = 0; i < kMostOfLane; ++i) {
-    const int column = lane + i * kLanesOfHead;
-    const float e = weight_of(x[i], top);
-    sum = __fadd_rn(sum, e);
-    // 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
-    const float weight = listed[i] ? __fmaf_rn(x[i], 0.0f, e) : 0.0f;
-    const unsigned short high = cvt_rn_bf16_f32(weight);
-    smem.p[0][head][column].bits = high;
-    if (kPTerms == 2) {
-      const float rest = weight - __int_as_float(high << 16);
-      smem.p[kPTerms - 1][head][column].bits = cvt_rn_bf16_f32(rest);
+    for (int i = 0; i < kMostOfLane; ++i) {
+      const int column = lane + i * kLanesOfHead;
+      const float score = score_of(smem.score, head, column);
+      x[round][i] = listed[i] ? __fmul_rn(score, scale) : -infinity();
+      top[round] = max_NaN_f32(top[round], x[round][i]);
     }
   }
 #pragma unroll
   for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, lanes));
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      top[round] = max_NaN_f32(top[round], __shfl_xor_sync(0xffffffff, top[round], lanes));
+    }
   }
-  const float2 factors = totals.fold(top, sum);
-  if (lane == 0) smem.fold[head] = factors;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int head = head_of_lane(round);
+    sum[round] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMostOfLane; ++i) {
+      const int column = lane + i * kLanesOfHead;
+      const float e = weight_of(x[round][i], top[round]);
+      sum[round] = __fadd_rn(sum[round], e);
+      // 0 x is 0, but NaN for a score that is not finite: -inf would have the weight 0 unnoticed.
+      const float weight = listed[i] ? __fmaf_rn(x[round][i], 0.0f, e) : 0.0f;
+      const unsigned short high = cvt_rn_bf16_f32(weight);
+      smem.p[0][head][column].bits = high;
+      if (kPTerms == 2) {
+        const float rest = weight - __int_as_float(high << 16);
+        smem.p[kPTerms - 1][head][column].bits = cvt_rn_bf16_f32(rest);
+      }
+    }
+  }
+#pragma unroll
+  for (int lanes = kLanesOfHead / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      sum[round] = __fadd_rn(sum[round], __shfl_xor_sync(0xffffffff, sum[round], lanes));
+    }
+  }
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const float2 factors = totals[round].fold(top[round], sum[round]);
+    if (lane == 0) smem.fold[head_of_lane(round)] = factors;
+  }
 }
 
-/// O' = P V b + O a, for 64 columns of O.
-template <int kHeads>
+/// part = P V, for 64 columns of O.
+template <int kHeads, int kColumns, int kPRow>
 __device__ __forceinline__ void multiply_p(const bf16 (&p)[kPTerms][kHeads][kPRow],
-                                           const bf16 (&kv)[kMostColumns][kD],
-                                           const float2 (&fold)[kHeads], int part_columns,
-                                           float (&o)[kHeads / kMmaM][kOutTiles][4]) {
+                                           const bf16 (&kv)[kColumns][kD], int part_columns,
+                                           Out<kHeads>& part) {
   constexpr int kHeadTiles = kHeads / kMmaM;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  float part[kHeadTiles][kOutTiles][4] = {};
+  part = {};
 #pragma unroll 1
   for (int first = 0; first < part_columns; first += kMmaK) {
     unsigned a[kPTerms][kHeadTiles][4];
@@ -362,22 +509,31 @@ __device__ __forceinline__ void multiply_p(const bf16 (&p)[kPTerms][kHeads][kPRo
         for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(part[m][tile + i], a[term][m],
-                                                                b[2 * i], b[2 * i + 1]);
+            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
+                part.of[m][tile + i], a[term][m], b[2 * i], b[2 * i + 1]);
           }
         }
       }
     }
   }
+}
+
+/// O' = O_part b + O a, without O, which is 0 then, for the first of a block.
+template <bool kFirst, int kHeads>
+__device__ __forceinline__ void fold_part(Out<kHeads>& o, const Out<kHeads>& part,
+                                          const float2 (&fold)[kHeads]) {
+  const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int m = 0; m < kHeadTiles; ++m) {
+  for (int m = 0; m < kHeads / kMmaM; ++m) {
     const float2 low = fold[m * kMmaM + lane / 4], high = fold[m * kMmaM + lane / 4 + 8];
 #pragma unroll
     for (int tile = 0; tile < kOutTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 factors = i < 2 ? low : high;
-        o[m][tile][i] = folded(o[m][tile][i], factors.x, part[m][tile][i], factors.y);
+        o.of[m][tile][i] =
+            kFirst ? __fmaf_rn(part.of[m][tile][i], factors.y, 0.0f)
+                   : folded(o.of[m][tile][i], factors.x, part.of[m][tile][i], factors.y);
       }
     }
   }
@@ -405,15 +561,21 @@ __device__ __forceinline__ unsigned out_pair(float low, float high, float factor
   return cvt_rn_bf16x2_f32(__fmaf_rn(high, factor, 0.0f), __fmaf_rn(low, factor, 0.0f));
 }
 
-/// Leaves O and its totals for the cluster, then folds some heads of all its blocks.
-template <int kHeads, class Shared>
-__device__ __forceinline__ void fold_cluster(Shared& smem,
-                                             const float (&o)[kHeads / kMmaM][kOutTiles][4],
-                                             const Totals (&totals)[kHeads / kHeadsAtOnce],
-                                             bool any, int first_head, int h,
-                                             const Results& results) {
+/// One part of a block, or some that are folded.
+template <int kHeads>
+struct Part {
+  Out<kHeads> o = {};
+  Totals totals[kHeads / kHeadsAtOnce];
+  bool any = false;  // whether anything is listed
+};
+
+/// Leaves the parts of this block for the cluster, then folds some heads of all its blocks.
+template <int kCtas, int kHeads, int kOuts, class Shared>
+__device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads> (&parts)[kOuts],
+                                             int first_head, int h, const Results& results) {
   constexpr int kVec = 4, kVecs = kD / kVec, kHeadsOfBlock = kHeads / kCtas;
   constexpr int kUnits = kHeadsOfBlock * kVecs / kThreads;  // of a thread
+  constexpr int kParts = kCtas * kOuts;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, rank = cluster_ctarank();
   float sink[kUnits];  // on its way while O is written
 #pragma unroll
@@ -421,61 +583,64 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
     const int head = first_head + rank * kHeadsOfBlock + (v * kThreads + threadIdx.x) / kVecs;
     sink[v] = head < h ? __ldg(results.attn_sink + head) : 0.0f;
   }
-  __syncthreads();  // O comes where the rows of the last part were
+  // O comes where the rows of the last part were; of two parts, where those of the first were, which
+  // had been read before the second.
+  static_assert(kOuts == 1 || sizeof(smem.out) <= sizeof(smem.kv[0]), "O leaves the second part");
+  if (kOuts == 1) __syncthreads();
 #pragma unroll
-  for (int m = 0; m < kHeads / kMmaM; ++m) {
+  for (int part = 0; part < kOuts; ++part) {
 #pragma unroll
-    for (int tile = 0; tile < kOutTiles; ++tile) {
+    for (int m = 0; m < kHeads / kMmaM; ++m) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int head = m * kMmaM + lane / 4 + 8 * i;
-        *reinterpret_cast<float2*>(
-            &smem.out[head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
-            make_float2(o[m][tile][2 * i], o[m][tile][2 * i + 1]);
+      for (int tile = 0; tile < kOutTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int head = m * kMmaM + lane / 4 + 8 * i;
+          const float* from = parts[part].o.of[m][tile] + 2 * i;
+          *reinterpret_cast<float2*>(
+              &smem.out[part][head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
+              make_float2(from[0], from[1]);
+        }
       }
     }
-  }
 #pragma unroll
-  for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
-    if (threadIdx.x % kLanesOfHead == 0) {
-      smem.end[head_of_lane(round)] =
-          make_float4(totals[round].max, totals[round].sum, any ? 1.0f : 0.0f, 0.0f);
+    for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
+      const Totals& totals = parts[part].totals[round];
+      if (threadIdx.x % kLanesOfHead == 0) {
+        smem.end[part][head_of_lane(round)] =
+            make_float4(totals.max, totals.sum, parts[part].any ? 1.0f : 0.0f, 0.0f);
+      }
     }
   }
   barrier_cluster_arrive_release_aligned();
   barrier_cluster_wait_acquire_aligned();
 
-  float4 part[kUnits][kCtas], end[kUnits][kCtas];
 #pragma unroll
   for (int v = 0; v < kUnits; ++v) {
     const int unit = v * kThreads + threadIdx.x;
-    const int head = rank * kHeadsOfBlock + unit / kVecs;
-    if (first_head + head >= h) continue;
+    const int own = rank * kHeadsOfBlock + unit / kVecs, head = first_head + own;
+    float4 o[kParts], end[kParts];
 #pragma unroll
-    for (int block = 0; block < kCtas; ++block) {
-      end[v][block] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.end[head]), block));
-      part[v][block] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.out[head][unit % kVecs * kVec]), block));
+    for (int part = 0; part < kParts; ++part) {
+      const int block = part / kOuts, out = part % kOuts;
+      end[part] = ld_shared_cluster_v4_f32(
+          mapa_shared_cluster_u32(shared_address(&smem.end[out][own]), block));
+      o[part] = ld_shared_cluster_v4_f32(mapa_shared_cluster_u32(
+          shared_address(&smem.out[out][own][unit % kVecs * kVec]), block));
     }
-  }
-  barrier_cluster_arrive_release_aligned();  // a block stays until all have read its O
-
-#pragma unroll
-  for (int v = 0; v < kUnits; ++v) {
-    const int unit = v * kThreads + threadIdx.x;
-    const int head = first_head + rank * kHeadsOfBlock + unit / kVecs;
+    // A block stays until all have read its O.
+    if (v == kUnits - 1) barrier_cluster_arrive_release_aligned();
     if (head >= h) continue;
     Totals all;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     bool listed = false;
 #pragma unroll
-    for (int block = 0; block < kCtas; ++block) {
-      const float2 ab = all.fold(end[v][block].x, end[v][block].y);
-      const float4 next = part[v][block];
+    for (int part = 0; part < kParts; ++part) {
+      const float2 ab = all.fold(end[part].x, end[part].y);
+      const float4 next = o[part];
       sum.x = folded(sum.x, ab.x, next.x, ab.y), sum.y = folded(sum.y, ab.x, next.y, ab.y);
       sum.z = folded(sum.z, ab.x, next.z, ab.y), sum.w = folded(sum.w, ab.x, next.w, ab.y);
-      listed |= end[v][block].z != 0.0f;
+      listed |= end[part].z != 0.0f;
     }
     const float factor = factor_of(all, listed, sink[v]);
     *reinterpret_cast<uint2*>(results.out + head * results.out_head_stride_elems +
@@ -488,10 +653,8 @@ __device__ __forceinline__ void fold_cluster(Shared& smem,
 
 /// Writes the heads of a block that had all parts.
 template <int kHeads, class Shared>
-__device__ __forceinline__ void store_block(Shared& smem,
-                                            const float (&o)[kHeads / kMmaM][kOutTiles][4],
-                                            const Totals (&totals)[kHeads / kHeadsAtOnce], bool any,
-                                            int first_head, int h, const Results& results) {
+__device__ __forceinline__ void store_block(Shared& smem, const Part<kHeads>& all, int first_head,
+                                            int h, const Results& results) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   __syncthreads();  // a and b of the last part have been read
 #pragma unroll
@@ -499,8 +662,8 @@ __device__ __forceinline__ void store_block(Shared& smem,
     const int head = first_head + head_of_lane(round);
     if (threadIdx.x % kLanesOfHead == 0 && head < h) {
       smem.fold[head_of_lane(round)].x =
-          factor_of(totals[round], any, __ldg(results.attn_sink + head));
-      if (results.lse != nullptr) results.lse[head] = lse_of(totals[round], any);
+          factor_of(all.totals[round], all.any, __ldg(results.attn_sink + head));
+      if (results.lse != nullptr) results.lse[head] = lse_of(all.totals[round], all.any);
     }
   }
   __syncthreads();
@@ -516,72 +679,154 @@ __device__ __forceinline__ void store_block(Shared& smem,
 #pragma unroll
       for (int tile = 0; tile < kOutTiles; ++tile) {
         *reinterpret_cast<unsigned*>(out + tile * kMmaN) =
-            out_pair(o[m][tile][2 * i], o[m][tile][2 * i + 1], factor);
+            out_pair(all.o.of[m][tile][2 * i], all.o.of[m][tile][2 * i + 1], factor);
       }
     }
   }
 }
 
-/// The heads from first_head on of one row.
-template <int kHeads, bool kSpread>
-__device__ __forceinline__ void attend(const Row& row, float scale, int first_head, int h,
-                                       const Results& results) {
-  constexpr int kBuffers = kSpread ? 1 : 2;
-  using Shared = SharedMemory<kHeads, kBuffers>;
-  extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
-  Shared& smem = *reinterpret_cast<Shared*>(dynamic_smem);
-
-  const int parts_of_block = kSpread ? (row.parts + kCtas - 1) / kCtas : row.parts;
-  const int first = kSpread ? static_cast<int>(cluster_ctarank()) * parts_of_block : 0;
-  const int end = min(first + parts_of_block, row.parts);
-
-  Totals totals[kHeads / kHeadsAtOnce];
-  float o[kHeads / kMmaM][kOutTiles][4] = {};
-  bool any = false, listed = false;
-  if (first < end) {
-    const int index = part_index(row, first);
-    load_q(smem.q, row, first_head, h);
-    listed = gather(smem.kv[0], smem.valid[0], row, first, index);
+/// Scores and weights of a part whose rows stand; then its O is part of P V.
+template <int kHeads, int kColumns, class Shared, class Q>
+__device__ __forceinline__ void multiply_part(Shared& smem, const Q& q,
+                                              const bf16 (&kv)[kColumns][kD],
+                                              const unsigned char (&valid)[kColumns], float scale,
+                                              int part_columns,
+                                              Totals (&totals)[kHeads / kHeadsAtOnce],
+                                              Out<kHeads>& part) {
+  constexpr int kGroupColumns = Q::kGroups * kMmaN;
+  constexpr int kMost = (kColumns + kGroupColumns - 1) / kGroupColumns, kSome = (kMost + 1) / 2;
+  if (part_columns <= kGroupColumns) {
+    q.template multiply<1>(kv, smem.score, part_columns);
+  } else if (part_columns <= kSome * kGroupColumns) {
+    q.template multiply<kSome>(kv, smem.score, part_columns);
+  } else {
+    q.template multiply<kMost>(kv, smem.score, part_columns);
   }
-  bool more = first < end;
+  __syncthreads();
+  weigh<kHeads>(smem, valid, scale, part_columns, totals);
+  __syncthreads();
+  multiply_p(smem.p, kv, part_columns, part);
+}
+
+template <class Shared>
+__device__ __forceinline__ Shared& shared_memory() {
+  extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
+  return *reinterpret_cast<Shared*>(dynamic_smem);
+}
+
+/// The heads from first_head on of one row, a block of the cluster for each part.
+template <int kHeads, int kColumns>
+__device__ __forceinline__ void attend_one(const Row& row, float scale, int first_head, int h,
+                                           const Results& results) {
+  auto& smem = shared_memory<SharedOfOne<kHeads, kColumns>>();
+  const int part = cluster_ctarank();
+  const int index = part_index(row, part);
+  load_q(smem.q, row, first_head, h);
+  const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
+  cp_async_wait_group<0>();
+  Part<kHeads> own[1];
+  own->any = bar_red_or_pred(kPartReady, kThreads, listed);
+  if (own->any) {
+    const SharedQ<kHeads> shared_q = {smem.q};
+    multiply_part<kHeads>(smem, shared_q, smem.kv[0], smem.valid[0], scale, row.part_columns,
+                          own->totals, own->o);
+    fold_part<true>(own->o, own->o, smem.fold);
+  }
+  fold_cluster<kMostParts>(smem, own, first_head, h, results);
+}
+
+/// The same, a block of the cluster for two parts, both under way at once.
+template <int kHeads>
+__device__ __forceinline__ void attend_two(const Row& row, float scale, int first_head, int h,
+                                           const Results& results) {
+  auto& smem = shared_memory<SharedOfTwo<kHeads>>();
+  const int first = 2 * cluster_ctarank();
+  const int index = part_index(row, first), next_index = part_index(row, first + 1);
+  load_q(smem.q, row, first_head, h);
+  const bool listed = gather(smem.kv[0], smem.valid[0], row, first, index);
+  const bool next_listed = gather(smem.kv[1], smem.valid[1], row, first + 1, next_index);
+  cp_async_wait_group<1>();
+  Part<kHeads> own[2];
+  own[0].any = bar_red_or_pred(kPartReady, kThreads, listed);
+  HeldQ<kHeads> held_q;
+  held_q.load(smem.q);
+  __syncthreads();  // scores come where Q was
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (i == 1) {
+      cp_async_wait_group<0>();
+      own[1].any = bar_red_or_pred(kPartReady, kThreads, next_listed);
+    }
+    if (!own[i].any) continue;
+    multiply_part<kHeads>(smem, held_q, smem.kv[i], smem.valid[i], scale, row.part_columns,
+                          own[i].totals, own[i].o);
+    fold_part<true>(own[i].o, own[i].o, smem.fold);
+  }
+  fold_cluster<kMostParts / 2>(smem, own, first_head, h, results);
+}
+
+/// The same, where a block of the cluster may have several parts, which it folds.
+template <int kHeads>
+__device__ __forceinline__ void attend_some(const Row& row, float scale, int first_head, int h,
+                                            const Results& results) {
+  auto& smem = shared_memory<SharedOfOne<kHeads, kMostColumns>>();
+  const int parts_of_block = (row.parts + kMostParts - 1) / kMostParts;
+  const int first = static_cast<int>(cluster_ctarank()) * parts_of_block;
+  const int end = min(first + parts_of_block, row.parts);
+  Part<kHeads> own[1];
 #pragma unroll 1
-  for (int part = first; more; ++part) {
-    const int buffer = kBuffers == 1 ? 0 : (part - first) % 2;
-    more = part + 1 < end && (part + 1) * row.part_columns < row.live;
-    const int index = more ? part_index(row, part + 1) : -1;
+  for (int part = first; part < end && part * row.part_columns < row.live; ++part) {
+    const int index = part_index(row, part);
+    __syncthreads();  // the part before has been read
+    load_q(smem.q, row, first_head, h);
+    const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
+    cp_async_wait_group<0>();
+    if (!bar_red_or_pred(kPartReady, kThreads, listed)) continue;
+    own->any = true;
+    const SharedQ<kHeads> shared_q = {smem.q};
+    Out<kHeads> of_part;
+    multiply_part<kHeads>(smem, shared_q, smem.kv[0], smem.valid[0], scale, row.part_columns,
+                          own->totals, of_part);
+    fold_part<false>(own->o, of_part, smem.fold);
+  }
+  fold_cluster<kMostParts>(smem, own, first_head, h, results);
+}
+
+/// The same, where a block has all parts, the next one under way.
+template <int kHeads>
+__device__ __forceinline__ void attend_all(const Row& row, float scale, int first_head, int h,
+                                           const Results& results) {
+  auto& smem = shared_memory<SharedOfAll<kHeads>>();
+  const int index = part_index(row, 0);
+  int next_index = part_index(row, 1);  // looked up long before its rows are asked for
+  load_q(smem.q, row, first_head, h);
+  cp_async_commit_group();
+  bool listed = gather(smem.kv[0], smem.valid[0], row, 0, index);
+  cp_async_wait_group<1>();
+  __syncthreads();
+  HeldQ<kHeads> held_q;
+  held_q.load(smem.q);
+
+  Part<kHeads> all;
+  bool more = row.parts > 0;
+#pragma unroll 1
+  for (int part = 0; more; ++part) {
+    const int buffer = part % 2;
+    more = part + 1 < row.parts && (part + 1) * row.part_columns < row.live;
     cp_async_wait_group<0>();
     const bool lists = bar_red_or_pred(kPartReady, kThreads, listed);
-    if (kBuffers == 2 && more) {
-      listed = gather(smem.kv[buffer ^ 1], smem.valid[buffer ^ 1], row, part + 1, index);
+    if (more) {
+      listed = gather(smem.kv[buffer ^ 1], smem.valid[buffer ^ 1], row, part + 1, next_index);
+      next_index = part_index(row, part + 2);
     }
-    if (lists) {
-      any = true;
-      const int tiles = row.part_columns / kMmaN;
-      if (tiles <= kTileGroups) {
-        multiply_q<1>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
-      } else if (tiles <= 2 * kTileGroups) {
-        multiply_q<2>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
-      } else {
-        multiply_q<kMostTiles>(smem.q, smem.kv[buffer], smem.score, row.part_columns);
-      }
-      __syncthreads();
-#pragma unroll
-      for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
-        weigh(smem, smem.valid[buffer], scale, row.part_columns, round, totals[round]);
-      }
-      __syncthreads();
-      multiply_p(smem.p, smem.kv[buffer], smem.fold, row.part_columns, o);
-    }
-    if (kBuffers == 1 && more) {
-      __syncthreads();
-      listed = gather(smem.kv[0], smem.valid[0], row, part + 1, index);
-    }
+    if (!lists) continue;
+    all.any = true;
+    Out<kHeads> of_part;
+    multiply_part<kHeads>(smem, held_q, smem.kv[buffer], smem.valid[buffer], scale,
+                          row.part_columns, all.totals, of_part);
+    fold_part<false>(all.o, of_part, smem.fold);
   }
-  if constexpr (kSpread) {
-    fold_cluster<kHeads>(smem, o, totals, any, first_head, h, results);
-  } else {
-    store_block<kHeads>(smem, o, totals, any, first_head, h, results);
-  }
+  store_block<kHeads>(smem, all, first_head, h, results);
 }
 
 // ---------------------------------------------------------------- kernels
@@ -597,8 +842,9 @@ __device__ __forceinline__ void attend(const Row& row, float scale, int first_he
       long long cmp_counts_b_stride, long long out_b_stride, long long out_h_stride,              \
       long long lse_b_stride
 
-#define SPARSEKIT_ATTEND(HEADS, SPREAD)                                                                     \
-  const long long b = blockIdx.x / (SPREAD ? kCtas : 1);                                          \
+// Row blockIdx.x / BLOCKS, heads from blockIdx.y * HEADS.
+#define SPARSEKIT_ATTEND(ATTEND, BLOCKS, HEADS)                                                             \
+  const long long b = blockIdx.x / (BLOCKS);                                                      \
   const int count = cmp_counts != nullptr ? __ldg(cmp_counts + b * cmp_counts_b_stride) : topk;   \
   const int live = n_window + min(max(count, 0), topk - n_window);                                \
   const Row row = {q + b * q_b_stride,                                                            \
@@ -613,22 +859,38 @@ __device__ __forceinline__ void attend(const Row& row, float scale, int first_he
                    parts};                                                                        \
   const Results results = {out + b * out_b_stride, out_h_stride,                                  \
                            lse != nullptr ? lse + b * lse_b_stride : nullptr, attn_sink};         \
-  attend<HEADS, SPREAD>(row, softmax_scale, blockIdx.y* HEADS, h, results)
+  ATTEND(row, softmax_scale, blockIdx.y*(HEADS), h, results)
 
 // Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
-extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
+// spread, pairs: at most kMostParts parts; narrow: of at most kNarrowColumns columns.
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
     __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(16, true);
+  SPARSEKIT_ATTEND((attend_one<16, kMostColumns>), kMostParts, 16);
 }
 
-extern "C" __global__ void __cluster_dims__(kCtas, 1, 1)
-    __launch_bounds__(kThreads, 1) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(32, true);
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
+    __launch_bounds__(kThreads, 3) sparse_attn_paged_decode_spread16_narrow(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND((attend_one<16, kNarrowColumns>), kMostParts, 16);
+}
+
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
+    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND((attend_one<32, kMostColumns>), kMostParts, 32);
+}
+
+extern "C" __global__ void __cluster_dims__(kMostParts / 2, 1, 1)
+    __launch_bounds__(kThreads, 1) sparse_attn_paged_decode_pairs16(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND(attend_two<16>, kMostParts / 2, 16);
+}
+
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
+    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_long16(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND((attend_some<16>), kMostParts, 16);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sparse_attn_paged_decode_serial32(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(32, false);
+  SPARSEKIT_ATTEND((attend_all<32>), 1, 32);
 }
 
 }  // namespace sparsekit::sparse_attn_paged_decode

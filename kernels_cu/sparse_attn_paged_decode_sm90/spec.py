@@ -6,6 +6,7 @@ _HEAD_DIM = 512
 _CLUSTER = 8
 _MMA_K = 16
 _SM_COUNT = 132  # where no device is known
+_ALWAYS = 1_000_000
 
 _ARGS = (
     Arg("q", "*bf16", divisible_by=16),
@@ -35,7 +36,10 @@ _ARGS = (
     Arg("lse_b_stride", "i64", "lse.stride(0)"),
 )
 SPREAD16 = Entry("sparse_attn_paged_decode_spread16", _ARGS)
+SPREAD16_NARROW = Entry("sparse_attn_paged_decode_spread16_narrow", _ARGS)
 SPREAD32 = Entry("sparse_attn_paged_decode_spread32", _ARGS)
+PAIRS16 = Entry("sparse_attn_paged_decode_pairs16", _ARGS)
+LONG16 = Entry("sparse_attn_paged_decode_long16", _ARGS)
 SERIAL32 = Entry("sparse_attn_paged_decode_serial32", _ARGS)
 
 
@@ -46,7 +50,7 @@ def _parts(topk: int, most: int) -> tuple[int, int]:
 
 
 def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
-    """Clusters while they fit the SMs, 16 heads a block before 32; else a block per row, 32 heads.
+    """Clusters while they are few for the SMs, 16 heads a block before 32; else a block per row.
 
     All give the same bits. Only clusters take more parts than they have blocks.
     """
@@ -54,10 +58,16 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     columns, parts = _parts(topk, variant.constant("PART_COLUMNS"))
     values = {"part_columns": columns, "parts": parts}
     sms = call.device.sm_count if call.device else _SM_COUNT
+    if parts > _CLUSTER:
+        return (Launch(LONG16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
+    if variant.constant("PAIRS"):
+        return (Launch(PAIRS16.name, (b * _CLUSTER // 2, -(-h // 16), 1), values),)
     by_16, by_32 = (b * _CLUSTER * -(-h // heads) for heads in (16, 32))
-    if by_16 <= variant.constant("SPREAD16_PER_SM") * sms:
-        return (Launch(SPREAD16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
-    if parts > _CLUSTER or by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
+    narrow = columns <= variant.constant("NARROW_COLUMNS")
+    spread16, per_sm = (SPREAD16_NARROW, "NARROW_PER_SM") if narrow else (SPREAD16, "WIDE_PER_SM")
+    if by_16 <= variant.constant(per_sm) * sms:
+        return (Launch(spread16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
+    if by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
         return (Launch(SPREAD32.name, (b * _CLUSTER, -(-h // 32), 1), values),)
     return (Launch(SERIAL32.name, (b, -(-h // 32), 1), values),)
 
@@ -71,12 +81,21 @@ def reject(variant: Variant, call: Call) -> str | None:
     return None
 
 
-def _constants(p_terms: int, spread16_per_sm: int, spread32_per_sm: int) -> dict[str, int]:
+def _constants(
+    p_terms: int = 1,
+    narrow_per_sm: int = 2,
+    wide_per_sm: int = 1,
+    spread32_per_sm: int = 3,
+    pairs: int = 0,
+) -> dict[str, int]:
     return {
         "P_TERMS": p_terms,
         "PART_COLUMNS": 80,
-        "SPREAD16_PER_SM": spread16_per_sm,
+        "NARROW_COLUMNS": 48,
+        "NARROW_PER_SM": narrow_per_sm,
+        "WIDE_PER_SM": wide_per_sm,
         "SPREAD32_PER_SM": spread32_per_sm,
+        "PAIRS": pairs,
     }
 
 
@@ -84,14 +103,15 @@ KERNEL = Kernel(
     lang="cuda",
     op="sparse_attn_paged",
     source="kernel.cu",
-    entries=(SPREAD16, SPREAD32, SERIAL32),
+    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, PAIRS16, LONG16, SERIAL32),
     targets=("sm_90a",),
     variants=(
-        Variant("folded", _constants(1, 1, 3)),
-        Variant("folded16", _constants(1, 1_000_000, 0), same_bits_as="folded"),
-        Variant("folded32", _constants(1, 0, 1_000_000), same_bits_as="folded"),
-        Variant("serial", _constants(1, 0, 0), same_bits_as="folded"),
-        Variant("fine", _constants(2, 1, 3)),
+        Variant("folded", _constants()),
+        Variant("folded16", _constants(1, _ALWAYS, _ALWAYS, 0), same_bits_as="folded"),
+        Variant("folded32", _constants(1, 0, 0, _ALWAYS), same_bits_as="folded"),
+        Variant("pairs", _constants(pairs=1), same_bits_as="folded"),
+        Variant("serial", _constants(1, 0, 0, 0), same_bits_as="folded"),
+        Variant("fine", _constants(p_terms=2)),
     ),
     instances=(Instance(),),
     launches=launches,

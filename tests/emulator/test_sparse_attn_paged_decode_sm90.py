@@ -17,7 +17,7 @@ from sync_mutants import all_needed, survey_kernel
 from sparsekit.emulator import Schedule
 
 NAME = "cu/sparse_attn_paged_decode_sm90"
-SPREADS = ("folded16", "folded32", "serial")
+SPREADS = ("folded16", "folded32", "pairs", "serial")
 _MIXED = {"indices": "mixed", "sink": "special", "return_lse": True}
 _PADDED = {"q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8, "topk_idxs_pad": 3}
 _FEW_ROWS = {"n_win": 300, "n_cmp": 400}
@@ -33,9 +33,10 @@ CASES = {
     "no columns": ({"b": 1, "h": 16, "topk": 0, "n_window": 0}, {**_MIXED, "indices": "empty"}),
     "no rows": ({"b": 1, "h": 16, "topk": 20, "n_window": 9, "n_win": 0, "n_cmp": 0},
                 {**_MIXED, "indices": "empty"}),
+    "wide": ({"b": 1, "h": 20, "topk": 520, "n_window": 128}, _MIXED),
     "no lse": ({"b": 1, "h": 40, "topk": 130, "n_window": 70}, {"indices": "random"}),
 }  # fmt: skip
-# More parts than a cluster has blocks, whose blocks then have two: never by the serial way.
+# More parts than a cluster has blocks, whose blocks then have two: always the entry for that.
 LONG = ({"b": 1, "h": 16, "topk": 720, "n_window": 128}, {**_MIXED, "indices": "trailing"})
 
 
@@ -69,7 +70,7 @@ def test_right_clean_and_the_same_however_spread(kernel, name):
 def test_more_parts_than_blocks(kernel):
     found = [
         right_and_clean(chosen, make_case(chosen, *LONG), [LAZY, EAGER])
-        for chosen in (kernel["folded16"], kernel["folded32"], kernel["serial"])
+        for chosen in (kernel[spread] for spread in SPREADS)
     ]
     assert all(one == found[0] for one in found)
 
@@ -93,15 +94,23 @@ def test_any_schedule_gives_the_same(kernel, spread):
 @pytest.mark.parametrize("spread", SPREADS)
 def test_every_block_of_code_runs(kernel, spread):
     chosen = kernel[spread]
-    wide = ({"b": 1, "h": 40, "topk": 640, "n_window": 128}, _MIXED)
-    others = () if spread == "serial" else (LONG,)
-    cases = [make_case(chosen, *of) for of in (*CASES.values(), wide, *others)]
+    full = ({"b": 1, "h": 40, "topk": 640, "n_window": 128}, _MIXED)
+    cases = [make_case(chosen, *of) for of in (*CASES.values(), full, LONG)]
     assert code_that_never_runs(chosen, cases) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spread", "sizes"), [("folded16", LONG), ("serial", CASES["mixed"])], ids=str
+    ("spread", "sizes"),
+    [
+        ("folded16", LONG),
+        ("folded16", CASES["wide"]),
+        ("folded16", CASES["mixed"]),
+        ("folded32", CASES["mixed"]),
+        ("pairs", CASES["mixed"]),
+        ("serial", CASES["mixed"]),
+    ],
+    ids=str,
 )
 def test_every_synchronisation_is_missed(kernel, spread, sizes):
     chosen = kernel[spread]

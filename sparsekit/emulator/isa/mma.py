@@ -124,6 +124,8 @@ def multiply_fragments(
 ) -> Array:  # fmt: skip
     """D = A B + C of many products: all registers of D in turn, [registers, lanes].
 
+    A B is summed in fp64, where its order leaves no trace: numpy takes another one for each shape,
+    and how many products stand side by side must not change a bit of any.
     cells: None: the i-th A with the i-th B; else the A and B of each product, all pairs once.
     """
     kind_a, kind_b, kind_d, saturating = how
@@ -139,6 +141,7 @@ def multiply_fragments(
     words = np.concatenate(b).reshape(groups_b, halves, warps, 8, 4)
     right = ELEMENTS[kind_b](np.ascontiguousarray(words.transpose(2, 0, 3, 1, 4)).reshape(
         warps, groups_b, 8, 4 * halves))  # fmt: skip
+    left, right = left.astype(np.float64), right.astype(np.float64)
     if cells is None:
         product = np.matmul(left, right.swapaxes(2, 3)).transpose(1, 0, 2, 3)
     else:
@@ -153,7 +156,7 @@ def multiply_fragments(
             product = product[order]
     # [product, warp, row half, g, t, column parity] -> [product, row half, parity, warp, g, t]
     fragments = product.reshape(count, warps, 2, 8, 4, 2).transpose(0, 2, 5, 1, 3, 4)
-    added = fragments.reshape(4 * count, -1)
+    added = fragments.reshape(4 * count, -1).astype(np.float32)
     return _accumulate(added, c, kind_d, saturating)
 
 
