@@ -71,6 +71,7 @@ REACHED_ELSEWHERE = {
     "sparse_prefill_sm90_few": "test_sparse_prefill_sm90_few.py",
     "sparse_prefill_sm90_split": "test_sparse_prefill_sm90_split.py",
     "sparse_prefill_sm100": "test_sparse_prefill_sm100.py",
+    "sparse_prefill_sm120": "test_sparse_prefill_sm120.py",
 }
 FEW_CASES = ("length_8_*", "prefill_small")
 
