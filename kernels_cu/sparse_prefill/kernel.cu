@@ -62,7 +62,7 @@ struct CopiedRows {
   __device__ __forceinline__ void started() const { cp_async_commit_group(); }
 
   template <int kAfter>
-  __device__ __forceinline__ void await(bool) const {
+  __device__ __forceinline__ void await(int, int) const {
     cp_async_wait_group<kAfter>();
   }
 };

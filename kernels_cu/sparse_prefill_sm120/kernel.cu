@@ -43,7 +43,6 @@ struct GatheredRows {
 
   const TensorMap& kv_map;
   Barriers& barriers;
-  int slot = 0, parity = 0;  // of the tile that is waited for next
 
   static __device__ __forceinline__ bf16* at(Tile& tile, int row, int line, int column) {
     return &tile[line][row][column];
@@ -79,11 +78,8 @@ struct GatheredRows {
   __device__ __forceinline__ void started() const {}
 
   template <int kAfter>
-  __device__ __forceinline__ void await(bool more) {
-    if (!more) return;
-    wait(barriers.full[slot], parity);
-    slot = slot + 1 == kStages ? 0 : slot + 1;
-    parity ^= slot == 0;
+  __device__ __forceinline__ void await(int tile, int tiles) const {
+    if (tile < tiles) wait(barriers.full[tile % kStages], tile / kStages % 2);
   }
 };
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 from own_kernel import OwnKernel
-from prefill_kernels import CASES, make_case
+from prefill_kernels import CASES, make_case, silent_mutants
 from walking_kernels import EAGER, LAZY, SEEDS, right_and_clean
 
 from sparsekit.emulator import Schedule
 
 HEADS = {"skip": 70, "noskip": 70, "skip_heads32": 20}  # of the last block some do not exist
 ARCH = "sm_120"
+# No scan of the row's end comes between the barriers' initialisation and their use.
+WITH_LENGTH = (
+    {"s_q": 2, "s_kv": 400, "topk": 130},
+    {"indices": "mixed", "topk_length": "hostile", "scale": 0.5},
+)
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +56,11 @@ def test_right_clean_and_the_bits_of_the_portable_kernel(kernel, name, d_qk):
 def test_any_schedule_gives_the_same(kernel, variant):
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
     bits(kernel, "sparse_prefill_sm120", variant, "short", 576, schedules)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["skip", "skip_heads32"])
+def test_every_synchronisation_is_missed(kernel, variant):
+    own = kernel(f"sparse_prefill_sm120:{variant}")
+    nothing = (lambda instruction, line, text: None, [WITH_LENGTH])
+    assert silent_mutants(own, HEADS[variant], 576, *nothing) == ([], 0)

@@ -86,11 +86,10 @@ struct Arguments {
 ///   row_of(thread)                     the row of a tile whose index the thread hands to gather()
 ///   gather(smem, stage_bytes, thread, index, s_kv)  starts a tile into the stage at stage_bytes
 ///   started()                          called after each gather(), and where no tile is left for it
-///   await<kAfter>(more)                waits for the next tile, with kAfter started behind it;
-///                                      more: whether there is such a tile
+///   await<kAfter>(tile, tiles)         waits for that tile, if there is one, with kAfter started behind it
 /// block_thread: threadIdx.x, read in the entry, where the compiler knows its bound.
 template <class Rows>
-__device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, Rows rows_of_kv,
+__device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& rows_of_kv,
                                           const Arguments& a, unsigned block_thread) {
   const int warp = uniform(block_thread / kWarp), lane = block_thread % kWarp;
   const int g = lane / 4, t = lane % 4;  // of an mma fragment: row in its group of 8, column pair
@@ -224,11 +223,11 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, Rows rows_of
     Softmax rows = {masked(), masked(), 0.0f, 0.0f};
     int stage_bytes = 0;
 
-    rows_of_kv.template await<kStages - 2>(tiles > 0);
+    rows_of_kv.template await<kStages - 2>(0, tiles);
     barrier_sync(kTileDone, kThreads);  // the first tile has landed
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
-      rows_of_kv.template await<kStages - 3>(tile + 1 < tiles);
+      rows_of_kv.template await<kStages - 3>(tile + 1, tiles);
       barrier_sync(kTileDone, kThreads);
       // Read anew: kept in registers, what follows from it would crowd out O.
       const int thread = tid_x();
