@@ -59,8 +59,8 @@ def test_any_schedule_gives_the_same(kernel, variant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["skip", "skip_heads32"])
-def test_every_synchronisation_is_missed(kernel, variant):
-    own = kernel(f"sparse_prefill_sm120:{variant}")
-    nothing = (lambda instruction, line, text: None, [WITH_LENGTH])
-    assert silent_mutants(own, HEADS[variant], 576, *nothing) == ([], 0)
+def test_every_synchronisation_is_missed(kernel):
+    """Of the narrow variant: the same code in a third of the time."""
+    own = kernel("sparse_prefill_sm120:skip_heads32")
+    excuses_none = (lambda instruction, line, text: None, [WITH_LENGTH])
+    assert silent_mutants(own, HEADS["skip_heads32"], 576, *excuses_none) == ([], 0)
