@@ -27,6 +27,7 @@ LIGHT_COMMANDS = (
     ["report", "--check"],
     ["bench", "--help"],
     ["profile", "--help"],
+    ["prove", "-n", "cu/sparse_prefill_sm100"],
     ["bundle", "--help"],
     ["bundle", "export", "out.tar.zst", "no_such_kernel"],
 )

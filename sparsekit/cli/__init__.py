@@ -13,6 +13,7 @@ _COMMANDS = {
     "verify": "Check kernels against float64, or bit for bit.",
     "emulate": "Run any PTX on the CPU, with every check.",
     "bench": "Time kernels against one another, with intervals and verdicts.",
+    "prove": "Verify, bench and report kernels on a GPU where they have not run.",
     "profile": "Count one launch with ncu: pipes, bytes, loads, stalls.",
     "report": "One page from results, and tables that are held against them.",
     "inspect-sass": "Registers, spills, shared bytes and load widths of generated code.",

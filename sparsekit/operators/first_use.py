@@ -7,12 +7,7 @@ that a kernel hangs on is taken from it by ending that process.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,14 +17,13 @@ from typing import Any
 from sparsekit.errors import EXIT_CHECK_FAILED
 from sparsekit.model.artifact import Artifact
 from sparsekit.model.call import Device
+from sparsekit.operators.own_process import run_again
 from sparsekit.runtime.select import Candidate
-from sparsekit.settings import own_environment
 from sparsekit.store.notes import Notes, note_key
 
 _LIMIT_S = 300.0
 _KIND = "first use, 1"
 _SHOWN_CHARS = 300
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -100,25 +94,16 @@ class FirstUse:
         ]  # fmt: skip
 
     def _tried(self, candidate: Candidate, device: Device) -> Outcome:
-        command = [sys.executable, "-m", "sparsekit", *self._command(candidate, device)]
         with tempfile.TemporaryDirectory(prefix="sparsekit-first-use-") as folder:
             file = Path(folder) / "verify.json"
+            command = [*self._command(candidate, device), "--format", "json", "-o", str(file)]
             try:
-                process = subprocess.Popen(
-                    [*command, "--format", "json", "-o", str(file)], env=_environment(), text=True,
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                    start_new_session=True,
-                )  # fmt: skip
+                ended = run_again(command, self._limit_s)
             except OSError as error:
                 return Outcome(False, f"it could not be checked: {error}", lasting=False)
-            try:
-                _, stderr = process.communicate(timeout=self._limit_s)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+            if ended.code is None:
                 return Outcome(False, f"it did not end within {self._limit_s:.0f} s")
-            return _judged(process.returncode, file, stderr)
+            return _judged(ended.code, file, ended.stderr)
 
 
 def _judged(code: int, file: Path, stderr: str) -> Outcome:
@@ -135,12 +120,6 @@ def _judged(code: int, file: Path, stderr: str) -> Outcome:
     first = f", {wrong[0]['case']} first" if wrong else ""
     told = f"{len(wrong)} of {len(results)} cases wrong{first}"
     return Outcome(False, told, lasting=code == EXIT_CHECK_FAILED)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, so that the GPUs have the same numbers; with the same packages."""
-    path = os.pathsep.join([str(_PACKAGE_ROOT), *filter(None, sys.path)])
-    return own_environment({"PYTHONPATH": path})
 
 
 def _name(candidate: Candidate) -> str:

@@ -17,7 +17,7 @@ from sparsekit.check.placement import place_inputs
 from sparsekit.check.subject import arguments_of
 from sparsekit.discover import Catalog
 from sparsekit.emulator import FaultError, Report, Schedule
-from sparsekit.model import Case
+from sparsekit.model import Case, Op
 from sparsekit.model.arch import parse_arch
 from sparsekit.operators.emulated_driver import EmulatedDriver
 from sparsekit.operators.operator import Operator
@@ -58,6 +58,10 @@ class OwnKernel:
         self._operator_of = lambda driver: Operator(
             self._choice.op, [self._choice], planner, open_store(store, print), driver=driver
         )
+
+    @property
+    def op(self) -> Op:
+        return self._choice.op
 
     def case(self, base: str, dims: dict[str, int], **options: object) -> Case:
         """A case of the op with other sizes and options."""

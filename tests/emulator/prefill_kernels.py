@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from kernel_checks import STRICTEST, code_that_never_runs
 from own_kernel import OwnKernel
@@ -38,6 +40,27 @@ Sizes = tuple[dict[str, int], dict[str, object]]
 def make_case(kernel: OwnKernel, name: str, heads: int, d_qk: int) -> Case:
     dims, options = CASES[name]
     return kernel.case("small_512", {**dims, "h_q": heads, "d_qk": d_qk}, **options)
+
+
+def cases_of_op(kernel: OwnKernel, patterns: Iterable[str], heads: int, rows: int) -> list[Case]:
+    """The op's own cases of these names or tags as they are emulated, of at least so many heads
+    and at most so many rows."""
+    wanted = [
+        case.for_emulator() for case in kernel.op.cases
+        if any(p in case.tags or fnmatchcase(case.name, p) for p in patterns)
+    ]  # fmt: skip
+    assert wanted
+    return [
+        replace(
+            case,
+            dims={
+                **case.dims,
+                "h_q": max(case.dims["h_q"], heads),
+                "s_q": min(case.dims["s_q"], rows),
+            },
+        )
+        for case in wanted
+    ]
 
 
 def never_runs(kernel: OwnKernel, heads: int, d_qk: int, more: Iterable[Sizes] = ()) -> list[str]:

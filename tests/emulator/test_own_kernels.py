@@ -73,13 +73,10 @@ REACHED_ELSEWHERE = {
     "sparse_prefill_sm100": "test_sparse_prefill_sm100.py",
     "gated_pool_staged": "test_gated_pool_staged.py",
     "sparse_attn_paged_decode_sm90": "test_sparse_attn_paged_decode_sm90.py",
+    "sparse_prefill_sm120": "test_sparse_prefill_sm120.py",
 }
-FEW_CASES = (
-    "length_8_*",
-    "prefill_small",
-    "rows_9",
-    "decode_16_nan",
-)  # of each op with such kernels
+# Of each op with such kernels.
+FEW_CASES = ("length_8_*", "prefill_small", "rows_9", "decode_16_nan")
 
 
 @pytest.fixture(

@@ -7,7 +7,7 @@ import re
 import pytest
 from kernel_checks import EAGER, LAZY, SEEDS, right_and_clean
 from own_kernel import OwnKernel
-from prefill_kernels import CASES, make_case, never_runs, surveyed
+from prefill_kernels import CASES, cases_of_op, make_case, never_runs, surveyed
 
 from sparsekit.emulator import Schedule
 
@@ -15,6 +15,11 @@ VARIANTS = ("skip", "noskip", "skip_pair", "noskip_pair")
 LAST_HALF = 4  # products of the second half of the rows in the last P V
 MEETING = r"\tbar\.sync \t0;|barrier\.cluster\."  # of all threads of a block or pair
 NEARBY = 8  # lines
+CORNERS = (
+    "interior", "empty", "duplicates", "nan_*", "inf_*", "scale_*", "leading_invalid", "one_key*",
+    "few_rows", "no_*", "topk_*",
+)  # fmt: skip
+MOST_ROWS = 4  # of a corner case; one with 64 heads as it is takes a minute
 
 
 def why_redundant(line: int, instruction: str, text: str) -> str | None:
@@ -67,6 +72,32 @@ def test_right_clean_and_the_same_with_and_without_skip(kernel, base, d_qk, name
         for v in (base, base.removeprefix("no"))
     ]
     assert found[0] == found[1]
+
+
+def least_heads(base: str) -> int:
+    return heads_of(base) if base.endswith("_pair") else 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["noskip", "noskip_pair"])
+@pytest.mark.parametrize("pattern", CORNERS)
+def test_the_corner_cases_of_the_op(kernel, base, pattern):
+    for case in cases_of_op(kernel(base), [pattern], least_heads(base), MOST_ROWS):
+        found = [
+            right_and_clean(kernel(v), case, [LAZY, EAGER]) for v in (base, base.removeprefix("no"))
+        ]
+        assert found[0] == found[1], case.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["noskip", "noskip_pair"])
+def test_the_smoke_cases_under_any_schedule(kernel, base):
+    schedules = [LAZY, EAGER, *(Schedule("random", seed) for seed in range(SEEDS))]
+    for case in cases_of_op(kernel(base), ["smoke"], least_heads(base), MOST_ROWS):
+        found = [
+            right_and_clean(kernel(v), case, schedules) for v in (base, base.removeprefix("no"))
+        ]
+        assert found[0] == found[1], case.name
 
 
 @pytest.mark.slow

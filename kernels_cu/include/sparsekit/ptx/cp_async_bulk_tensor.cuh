@@ -55,4 +55,15 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_cluster_global_ti
   }
 }
 
+/// cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4 (PTX ISA "cp.async.bulk.tensor"): the same
+/// into this block's own shared memory, which targets without a suffix have too.
+__device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_cta_global_tile_gather4(
+    unsigned dst_shared, const TensorMap& map, int x, const int (&rows)[4], unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(dst_shared),
+      "l"(&map), "r"(x), "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(barrier)
+      : "memory");
+}
+
 }  // namespace sparsekit::ptx
