@@ -22,6 +22,8 @@ CASES = {
     "two tiles": ({"s_q": 5, "s_kv": 100, "topk": 70}, {"indices": "mixed", "scale": 0.5}),
     # A block has five items and more, and the scan of each has indices in all its lanes.
     "many": ({"s_q": 11, "s_kv": 200, "topk": 130}, {"indices": "mixed", "scale": 0.5}),
+    # Nor does an item whose end was looked for in the loop end within 256 columns of topk.
+    "far ends": ({"s_q": 14, "s_kv": 200, "topk": 300}, {"indices": "mixed", "scale": 0.5}),
     "length": (
         {"s_q": 11, "s_kv": 300, "topk": 130},
         {**_MIXED, "topk_length": "hostile", "scale": -0.7},
