@@ -23,7 +23,7 @@ CASES = {
     # A block has five items and more, and the scan of each has indices in all its lanes.
     "many": ({"s_q": 11, "s_kv": 200, "topk": 130}, {"indices": "mixed", "scale": 0.5}),
     # Nor does an item whose end was looked for in the loop end within 256 columns of topk.
-    "far ends": ({"s_q": 14, "s_kv": 200, "topk": 300}, {"indices": "mixed", "scale": 0.5}),
+    "far ends": ({"s_q": 14, "s_kv": 400, "topk": 400}, {"indices": "mixed", "scale": 0.5}),
     "length": (
         {"s_q": 11, "s_kv": 300, "topk": 130},
         {**_MIXED, "topk_length": "hostile", "scale": -0.7},
