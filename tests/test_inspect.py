@@ -296,7 +296,7 @@ def test_the_gathers_of_cuda_are_the_16_byte_copies(run_shipped):
 
 
 def test_gated_pool_gathers_nothing(run_shipped):
-    entries = inspect(run_shipped, "gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
+    entries = inspect(run_shipped, "triton/gated_pool", "--arch", "8.0;9.0;12.0")["entries"]
     assert len(entries) == 6
     assert [e["gathers"] for e in entries] == [{}] * 6
     with_gathers = [e for e in entries if "gather.min_bytes" in e["facts"]]

@@ -26,6 +26,7 @@ from sparsekit.store.layout import ENTRIES
 from sparsekit.store.open import open_store
 
 MOST_COPIES_OF_Q = 2  # blocks
+MOST_OF_THE_SCAN = 3  # blocks
 MOST_ROW_S = 0.5
 
 
@@ -45,6 +46,24 @@ def copies_q(lines: list[str], first: int, last: int) -> bool:
     )
 
 
+def scans_nothing(lines: list[str], first: int, last: int) -> bool:
+    """What follows the scan's vote: an index loaded anew, or the end of a warp written."""
+    code = code_of(lines, first, last)
+    small = (
+        "add.s",
+        "mul.wide.s32",
+        "cvt.s64.s32",
+        "shl.b64",
+        "setp.",
+        "@%p",
+        "bra.uni",
+        "mov.u32",
+    )
+    kinds = (*small, "ld.global.nc.s32", "st.shared.u32")
+    votes = any("redux.sync.max.s32" in line for line in lines[max(first - 60, 0) : first])
+    return votes and all(line.startswith(kinds) for line in code)
+
+
 def only_moves(lines: list[str], first: int, last: int) -> bool:
     return all(line.startswith(("mov.", "cvt.")) for line in code_of(lines, first, last))
 
@@ -54,6 +73,8 @@ def is_jump(lines: list[str], first: int, last: int) -> bool:
 
 
 UNREACHABLE = (
+    ("sparse_prefill", "sparse_prefill_fwd", scans_nothing,
+     "the scan stands in the score role too, whose warps look at no index"),
     ("sparse_prefill", "sparse_prefill_fwd", copies_q,
      "a score thread makes a fixed number of copies of Q: code for other numbers (the "
      "rest of a loop unrolled by four, or that loop itself, or steps of threads that are no score "
@@ -204,7 +225,11 @@ def test_every_block_is_reached_or_named(archs, report, store):
 def test_few_blocks_are_excused(report):
     """In particular the O rescale is reached, which only a growing maximum executes."""
     _, told = report
-    most = {"sparse_prefill": MOST_COPIES_OF_Q, "sparse_attn_paged": 1, "gated_pool": 1}
+    most = {
+        "sparse_prefill": MOST_COPIES_OF_Q + MOST_OF_THE_SCAN,
+        "sparse_attn_paged": 1,
+        "gated_pool": 1,
+    }
     for entry in told["coverage"]:
         if entry["kernel"] not in REACHED_ELSEWHERE:
             assert len(entry["uncovered"]) <= most[entry["kernel"]], entry

@@ -26,7 +26,7 @@ def kernel(tmp_path_factory):
 
     def of(reference: str) -> OwnKernel:
         if reference not in kernels:
-            kernels[reference] = OwnKernel(f"cu/{reference}", ARCH, store)
+            kernels[reference] = OwnKernel(reference, ARCH, store)
         return kernels[reference]
 
     return of
@@ -39,8 +39,8 @@ def bits(kernel, name: str, variant: str, case: str, d_qk: int, schedules=(LAZY,
 
 @pytest.mark.parametrize(("variant", "d_qk"), [("skip", 576), ("skip_heads32", 512)])
 def test_the_bits_of_the_portable_kernel_in_short(kernel, variant, d_qk):
-    found = bits(kernel, "sparse_prefill_sm120", variant, "short", d_qk)
-    assert found == bits(kernel, "sparse_prefill", variant, "short", d_qk)
+    found = bits(kernel, "cu/sparse_prefill_sm120", variant, "short", d_qk)
+    assert found == bits(kernel, "cu/sparse_prefill", variant, "short", d_qk)
 
 
 @pytest.mark.slow
@@ -48,20 +48,20 @@ def test_the_bits_of_the_portable_kernel_in_short(kernel, variant, d_qk):
 @pytest.mark.parametrize("name", CASES)
 def test_right_clean_and_the_bits_of_the_portable_kernel(kernel, name, d_qk):
     for variant in HEADS:
-        found = bits(kernel, "sparse_prefill_sm120", variant, name, d_qk, [LAZY, EAGER])
-        assert found == bits(kernel, "sparse_prefill", variant, name, d_qk)
+        found = bits(kernel, "cu/sparse_prefill_sm120", variant, name, d_qk, [LAZY, EAGER])
+        assert found == bits(kernel, "cu/sparse_prefill", variant, name, d_qk)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", HEADS)
 def test_any_schedule_gives_the_same(kernel, variant):
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
-    bits(kernel, "sparse_prefill_sm120", variant, "short", 576, schedules)
+    bits(kernel, "cu/sparse_prefill_sm120", variant, "short", 576, schedules)
 
 
 @pytest.mark.slow
 def test_every_synchronisation_is_missed(kernel):
     """Of the narrow variant: the same code in a third of the time."""
-    own = kernel("sparse_prefill_sm120:skip_heads32")
+    own = kernel("cu/sparse_prefill_sm120:skip_heads32")
     found = surveyed(own, HEADS["skip_heads32"], 576, all_needed, [WITH_LENGTH])
     found.check(1, least_reported=1)
