@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kernel_checks import EAGER, LAZY, SEEDS, right_and_clean
 from own_kernel import OwnKernel
-from prefill_kernels import CASES, make_case, surveyed
+from prefill_kernels import CASES, make_case, never_runs, surveyed
 from sync_mutants import all_needed
 
 from sparsekit.emulator import Schedule
@@ -57,6 +57,24 @@ def test_right_clean_and_the_bits_of_the_portable_kernel(kernel, name, d_qk):
 def test_any_schedule_gives_the_same(kernel, variant):
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
     bits(kernel, "cu/sparse_prefill_sm120", variant, "short", 576, schedules)
+
+
+def is_of_no_score_thread(block: str) -> bool:
+    """Of what stands in both roles, or is unrolled for any number of threads, what no score warp
+    does: a step of the copy of Q, a load of the scan."""
+    if "cp.async.cg.shared.global.L2::128B" in block:
+        return True
+    small = ("add.s", "mul.wide.u32", "setp.ge.u32", "@%p", "ld.global.nc.s32", "//")
+    return all(line.strip().startswith(small) for line in block.splitlines() if line.strip())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d_qk", [576, 512])
+@pytest.mark.parametrize(("variant", "heads"), [("skip", 70), ("noskip", 70), ("skip_heads32", 32)])
+def test_every_block_of_code_runs(kernel, variant, heads, d_qk):
+    own = kernel(f"cu/sparse_prefill_sm120:{variant}")
+    left = never_runs(own, heads, d_qk, [WITH_LENGTH])
+    assert [block for block in left if not is_of_no_score_thread(block)] == []
 
 
 @pytest.mark.slow
