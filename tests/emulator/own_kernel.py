@@ -85,9 +85,7 @@ class OwnKernel:
         driver.edit, driver.schedule = edit, schedule or Schedule()
         module = import_module(f"sparsekit.ops.{op.name}.reference")
         inputs = place_inputs(module.make_inputs(case, "random"), case, torch.device("cpu"))
-        asked = [
-            o for o in op.outputs if not o.optional or case.options.get(f"return_{o.name}", True)
-        ]
+        asked = (o for o in op.outputs if not o.optional or case.options.get(f"return_{o.name}"))
         arguments = replace(arguments_of(op, inputs, {}), outputs=tuple(o.name for o in asked))
         outputs: dict[str, torch.Tensor] = {}
         stopped = True

@@ -20,16 +20,18 @@ class Subject:
     least: int
     least_reported: float = LEAST_REPORTED
     dims: dict[str, int] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
 PREFILL = {"s_q": 1, "s_kv": 200, "h_q": 64, "topk": 170}
 PAGED = {"m": 2, "d": 64, "n_win": 90, "n_cmp": 200, "topk": 170, "n_window": 40}
-BY_TRITON = 0.7  # it commits twice, and waits once more behind its loop
+LSE = {"return_lse": True}
+BY_TRITON = 0.75  # it commits twice, and waits once more behind its loop
 SUBJECTS = (
     Subject("cu/sparse_prefill:skip", "sm_80", "small_512", 12, dims=PREFILL),
     Subject("cu/sparse_prefill:skip", "sm_120", "small_512", 12, dims=PREFILL),
-    Subject("sparse_attn_paged:hint16", "sm_80", "prefill_small", 12, BY_TRITON, PAGED),
-    Subject("sparse_attn_paged:hint16", "sm_80", "decode_small", 12, BY_TRITON, {"d": 64}),
+    Subject("sparse_attn_paged:hint16", "sm_80", "prefill_small", 12, BY_TRITON, PAGED, LSE),
+    Subject("sparse_attn_paged:hint16", "sm_80", "decode_small", 12, BY_TRITON, {"d": 64}, LSE),
 )
 SYNCHRONISES = re.compile(r"\bbar(?:rier)?\.|cp\.async|mbarrier|fence|shared")
 
@@ -53,7 +55,7 @@ def store(tmp_path_factory):
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: f"{s.reference} {s.arch} {s.case}")
 def test_every_synchronisation_is_missed(subject, store):
     kernel = OwnKernel(subject.reference, subject.arch, store)
-    case = kernel.case(subject.case, subject.dims)
+    case = kernel.case(subject.case, subject.dims, **subject.options)
     survey_kernel(kernel, [case], why_redundant, None).check(subject.least, subject.least_reported)
 
 
