@@ -11,7 +11,6 @@
 // The same arithmetic in the same order, whoever folds:
 //   spread  a cluster has a row and some heads, each block the part of its rank; then each block
 //           folds some heads, read from the shared memory of all
-//   pairs   the same, each block two parts, whose O stay apart
 //   long    as spread, for more parts than blocks: each block folds its own first
 //   serial  a block has a row and some heads and all parts, the next one under way; for many rows
 //
@@ -80,12 +79,12 @@ static_assert(kPTerms == 1 || kPTerms == 2, "a weight is one bf16 or the sum of 
 // chunk column, which is what ldmatrix reads at once, meet all banks.
 //
 // kBuffers: parts whose rows are under way at once. kSums: sums over some of d that a score is the
-// sum of. kOuts: parts whose O are kept apart for the cluster.
-template <int kHeads, int kColumns, int kBuffers, int kSums, int kOuts>
+// sum of.
+template <int kHeads, int kColumns, int kBuffers, int kSums>
 struct SharedMemory {
   union {
     alignas(kLineBytes) bf16 kv[kBuffers][kColumns][kD];
-    alignas(kLineBytes) float out[kOuts][kHeads][kOutRow];  // when all parts are done
+    alignas(kLineBytes) float out[kHeads][kOutRow];  // when all parts are done
   };
   union {
     alignas(kLineBytes) bf16 q[kHeads][kD];
@@ -94,7 +93,7 @@ struct SharedMemory {
       alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kColumns + kPad];
     };
   };
-  alignas(kChunkBytes) float4 end[kOuts][kHeads];  // M, L, whether anything is listed
+  alignas(kChunkBytes) float4 end[kHeads];  // M, L, whether anything is listed
   float2 fold[kHeads];                      // a, b; in the end .x is the factor of O in out
   unsigned char valid[kBuffers][kColumns];
 };
@@ -108,18 +107,15 @@ enum Barrier : unsigned {  // 0 is __syncthreads
 // ---------------------------------------------------------------- launch facts
 
 template <int kHeads, int kColumns>
-using SharedOfOne = SharedMemory<kHeads, kColumns, 1, kHalves, 1>;
+using SharedOfOne = SharedMemory<kHeads, kColumns, 1, kHalves>;
 template <int kHeads>
-using SharedOfTwo = SharedMemory<kHeads, kMostColumns, 2, kHalves * kParities, 2>;
-template <int kHeads>
-using SharedOfAll = SharedMemory<kHeads, kMostColumns, 2, kHalves * kParities, 1>;
+using SharedOfAll = SharedMemory<kHeads, kMostColumns, 2, kHalves * kParities>;
 using Wide16 = SharedOfOne<16, kMostColumns>;
 using Narrow16 = SharedOfOne<16, kNarrowColumns>;
 using Wide32 = SharedOfOne<32, kMostColumns>;
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16, sizeof(Wide16));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread16_narrow, sizeof(Narrow16));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(Wide32));
-SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_pairs16, sizeof(SharedOfTwo<16>));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_long16, sizeof(Wide16));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedOfAll<32>));
 
@@ -569,13 +565,12 @@ struct Part {
   bool any = false;  // whether anything is listed
 };
 
-/// Leaves the parts of this block for the cluster, then folds some heads of all its blocks.
-template <int kCtas, int kHeads, int kOuts, class Shared>
-__device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads> (&parts)[kOuts],
-                                             int first_head, int h, const Results& results) {
-  constexpr int kVec = 4, kVecs = kD / kVec, kHeadsOfBlock = kHeads / kCtas;
+/// Leaves the part of this block for the cluster, then folds some heads of all its blocks.
+template <int kHeads, class Shared>
+__device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads>& own, int first_head,
+                                             int h, const Results& results) {
+  constexpr int kVec = 4, kVecs = kD / kVec, kHeadsOfBlock = kHeads / kMostParts;
   constexpr int kUnits = kHeadsOfBlock * kVecs / kThreads;  // of a thread
-  constexpr int kParts = kCtas * kOuts;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, rank = cluster_ctarank();
   float sink[kUnits];  // on its way while O is written
 #pragma unroll
@@ -583,33 +578,27 @@ __device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads> (&
     const int head = first_head + rank * kHeadsOfBlock + (v * kThreads + threadIdx.x) / kVecs;
     sink[v] = head < h ? __ldg(results.attn_sink + head) : 0.0f;
   }
-  // O comes where the rows of the last part were; of two parts, where those of the first were, which
-  // had been read before the second.
-  static_assert(kOuts == 1 || sizeof(smem.out) <= sizeof(smem.kv[0]), "O leaves the second part");
-  if (kOuts == 1) __syncthreads();
+  __syncthreads();  // O comes where the rows were
 #pragma unroll
-  for (int part = 0; part < kOuts; ++part) {
+  for (int m = 0; m < kHeads / kMmaM; ++m) {
 #pragma unroll
-    for (int m = 0; m < kHeads / kMmaM; ++m) {
+    for (int tile = 0; tile < kOutTiles; ++tile) {
 #pragma unroll
-      for (int tile = 0; tile < kOutTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int head = m * kMmaM + lane / 4 + 8 * i;
-          const float* from = parts[part].o.of[m][tile] + 2 * i;
-          *reinterpret_cast<float2*>(
-              &smem.out[part][head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
-              make_float2(from[0], from[1]);
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int head = m * kMmaM + lane / 4 + 8 * i;
+        const float* from = own.o.of[m][tile] + 2 * i;
+        *reinterpret_cast<float2*>(
+            &smem.out[head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
+            make_float2(from[0], from[1]);
       }
     }
+  }
 #pragma unroll
-    for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
-      const Totals& totals = parts[part].totals[round];
-      if (threadIdx.x % kLanesOfHead == 0) {
-        smem.end[part][head_of_lane(round)] =
-            make_float4(totals.max, totals.sum, parts[part].any ? 1.0f : 0.0f, 0.0f);
-      }
+  for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
+    const Totals& totals = own.totals[round];
+    if (threadIdx.x % kLanesOfHead == 0) {
+      smem.end[head_of_lane(round)] =
+          make_float4(totals.max, totals.sum, own.any ? 1.0f : 0.0f, 0.0f);
     }
   }
   barrier_cluster_arrive_release_aligned();
@@ -618,15 +607,14 @@ __device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads> (&
 #pragma unroll
   for (int v = 0; v < kUnits; ++v) {
     const int unit = v * kThreads + threadIdx.x;
-    const int own = rank * kHeadsOfBlock + unit / kVecs, head = first_head + own;
-    float4 o[kParts], end[kParts];
+    const int of_block = rank * kHeadsOfBlock + unit / kVecs, head = first_head + of_block;
+    float4 o[kMostParts], end[kMostParts];
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int block = part / kOuts, out = part % kOuts;
+    for (int part = 0; part < kMostParts; ++part) {
       end[part] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.end[out][own]), block));
+          mapa_shared_cluster_u32(shared_address(&smem.end[of_block]), part));
       o[part] = ld_shared_cluster_v4_f32(mapa_shared_cluster_u32(
-          shared_address(&smem.out[out][own][unit % kVecs * kVec]), block));
+          shared_address(&smem.out[of_block][unit % kVecs * kVec]), part));
     }
     // A block stays until all have read its O.
     if (v == kUnits - 1) barrier_cluster_arrive_release_aligned();
@@ -635,7 +623,7 @@ __device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads> (&
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     bool listed = false;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < kMostParts; ++part) {
       const float2 ab = all.fold(end[part].x, end[part].y);
       const float4 next = o[part];
       sum.x = folded(sum.x, ab.x, next.x, ab.y), sum.y = folded(sum.y, ab.x, next.y, ab.y);
@@ -724,45 +712,15 @@ __device__ __forceinline__ void attend_one(const Row& row, float scale, int firs
   load_q(smem.q, row, first_head, h);
   const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
   cp_async_wait_group<0>();
-  Part<kHeads> own[1];
-  own->any = bar_red_or_pred(kPartReady, kThreads, listed);
-  if (own->any) {
+  Part<kHeads> own;
+  own.any = bar_red_or_pred(kPartReady, kThreads, listed);
+  if (own.any) {
     const SharedQ<kHeads> shared_q = {smem.q};
     multiply_part<kHeads>(smem, shared_q, smem.kv[0], smem.valid[0], scale, row.part_columns,
-                          own->totals, own->o);
-    fold_part<true>(own->o, own->o, smem.fold);
+                          own.totals, own.o);
+    fold_part<true>(own.o, own.o, smem.fold);
   }
-  fold_cluster<kMostParts>(smem, own, first_head, h, results);
-}
-
-/// The same, a block of the cluster for two parts, both under way at once.
-template <int kHeads>
-__device__ __forceinline__ void attend_two(const Row& row, float scale, int first_head, int h,
-                                           const Results& results) {
-  auto& smem = shared_memory<SharedOfTwo<kHeads>>();
-  const int first = 2 * cluster_ctarank();
-  const int index = part_index(row, first), next_index = part_index(row, first + 1);
-  load_q(smem.q, row, first_head, h);
-  const bool listed = gather(smem.kv[0], smem.valid[0], row, first, index);
-  const bool next_listed = gather(smem.kv[1], smem.valid[1], row, first + 1, next_index);
-  cp_async_wait_group<1>();
-  Part<kHeads> own[2];
-  own[0].any = bar_red_or_pred(kPartReady, kThreads, listed);
-  HeldQ<kHeads> held_q;
-  held_q.load(smem.q);
-  __syncthreads();  // scores come where Q was
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (i == 1) {
-      cp_async_wait_group<0>();
-      own[1].any = bar_red_or_pred(kPartReady, kThreads, next_listed);
-    }
-    if (!own[i].any) continue;
-    multiply_part<kHeads>(smem, held_q, smem.kv[i], smem.valid[i], scale, row.part_columns,
-                          own[i].totals, own[i].o);
-    fold_part<true>(own[i].o, own[i].o, smem.fold);
-  }
-  fold_cluster<kMostParts / 2>(smem, own, first_head, h, results);
+  fold_cluster(smem, own, first_head, h, results);
 }
 
 /// The same, where a block of the cluster may have several parts, which it folds.
@@ -773,7 +731,7 @@ __device__ __forceinline__ void attend_some(const Row& row, float scale, int fir
   const int parts_of_block = (row.parts + kMostParts - 1) / kMostParts;
   const int first = static_cast<int>(cluster_ctarank()) * parts_of_block;
   const int end = min(first + parts_of_block, row.parts);
-  Part<kHeads> own[1];
+  Part<kHeads> own;
 #pragma unroll 1
   for (int part = first; part < end && part * row.part_columns < row.live; ++part) {
     const int index = part_index(row, part);
@@ -782,14 +740,14 @@ __device__ __forceinline__ void attend_some(const Row& row, float scale, int fir
     const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
     cp_async_wait_group<0>();
     if (!bar_red_or_pred(kPartReady, kThreads, listed)) continue;
-    own->any = true;
+    own.any = true;
     const SharedQ<kHeads> shared_q = {smem.q};
     Out<kHeads> of_part;
     multiply_part<kHeads>(smem, shared_q, smem.kv[0], smem.valid[0], scale, row.part_columns,
-                          own->totals, of_part);
-    fold_part<false>(own->o, of_part, smem.fold);
+                          own.totals, of_part);
+    fold_part<false>(own.o, of_part, smem.fold);
   }
-  fold_cluster<kMostParts>(smem, own, first_head, h, results);
+  fold_cluster(smem, own, first_head, h, results);
 }
 
 /// The same, where a block has all parts, the next one under way.
@@ -862,7 +820,7 @@ __device__ __forceinline__ void attend_all(const Row& row, float scale, int firs
   ATTEND(row, softmax_scale, blockIdx.y*(HEADS), h, results)
 
 // Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
-// spread, pairs: at most kMostParts parts; narrow: of at most kNarrowColumns columns.
+// spread: at most kMostParts parts; narrow: of at most kNarrowColumns columns.
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
     __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_one<16, kMostColumns>), kMostParts, 16);
@@ -876,11 +834,6 @@ extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
     __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_one<32, kMostColumns>), kMostParts, 32);
-}
-
-extern "C" __global__ void __cluster_dims__(kMostParts / 2, 1, 1)
-    __launch_bounds__(kThreads, 1) sparse_attn_paged_decode_pairs16(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND(attend_two<16>, kMostParts / 2, 16);
 }
 
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)

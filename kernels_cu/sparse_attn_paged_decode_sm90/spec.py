@@ -38,7 +38,6 @@ _ARGS = (
 SPREAD16 = Entry("sparse_attn_paged_decode_spread16", _ARGS)
 SPREAD16_NARROW = Entry("sparse_attn_paged_decode_spread16_narrow", _ARGS)
 SPREAD32 = Entry("sparse_attn_paged_decode_spread32", _ARGS)
-PAIRS16 = Entry("sparse_attn_paged_decode_pairs16", _ARGS)
 LONG16 = Entry("sparse_attn_paged_decode_long16", _ARGS)
 SERIAL32 = Entry("sparse_attn_paged_decode_serial32", _ARGS)
 
@@ -60,8 +59,6 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     sms = call.device.sm_count if call.device else _SM_COUNT
     if parts > _CLUSTER:
         return (Launch(LONG16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
-    if variant.constant("PAIRS"):
-        return (Launch(PAIRS16.name, (b * _CLUSTER // 2, -(-h // 16), 1), values),)
     by_16, by_32 = (b * _CLUSTER * -(-h // heads) for heads in (16, 32))
     narrow = columns <= variant.constant("NARROW_COLUMNS")
     spread16, per_sm = (SPREAD16_NARROW, "NARROW_PER_SM") if narrow else (SPREAD16, "WIDE_PER_SM")
@@ -82,11 +79,7 @@ def reject(variant: Variant, call: Call) -> str | None:
 
 
 def _constants(
-    p_terms: int = 1,
-    narrow_per_sm: int = 2,
-    wide_per_sm: int = 1,
-    spread32_per_sm: int = 3,
-    pairs: int = 0,
+    p_terms: int = 1, narrow_per_sm: int = 2, wide_per_sm: int = 1, spread32_per_sm: int = 3
 ) -> dict[str, int]:
     return {
         "P_TERMS": p_terms,
@@ -95,7 +88,6 @@ def _constants(
         "NARROW_PER_SM": narrow_per_sm,
         "WIDE_PER_SM": wide_per_sm,
         "SPREAD32_PER_SM": spread32_per_sm,
-        "PAIRS": pairs,
     }
 
 
@@ -103,13 +95,12 @@ KERNEL = Kernel(
     lang="cuda",
     op="sparse_attn_paged",
     source="kernel.cu",
-    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, PAIRS16, LONG16, SERIAL32),
+    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32),
     targets=("sm_90a",),
     variants=(
         Variant("folded", _constants()),
         Variant("folded16", _constants(1, _ALWAYS, _ALWAYS, 0), same_bits_as="folded"),
         Variant("folded32", _constants(1, 0, 0, _ALWAYS), same_bits_as="folded"),
-        Variant("pairs", _constants(pairs=1), same_bits_as="folded"),
         Variant("serial", _constants(1, 0, 0, 0), same_bits_as="folded"),
         Variant("fine", _constants(p_terms=2)),
     ),

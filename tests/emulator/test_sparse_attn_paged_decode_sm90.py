@@ -17,7 +17,7 @@ from sync_mutants import all_needed, survey_kernel
 from sparsekit.emulator import Schedule
 
 NAME = "cu/sparse_attn_paged_decode_sm90"
-SPREADS = ("folded16", "folded32", "pairs", "serial")
+SPREADS = ("folded16", "folded32", "serial")
 _MIXED = {"indices": "mixed", "sink": "special", "return_lse": True}
 _PADDED = {"q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8, "topk_idxs_pad": 3}
 _FEW_ROWS = {"n_win": 300, "n_cmp": 400}
@@ -107,7 +107,6 @@ def test_every_block_of_code_runs(kernel, spread):
         ("folded16", CASES["wide"]),
         ("folded16", CASES["mixed"]),
         ("folded32", CASES["mixed"]),
-        ("pairs", CASES["mixed"]),
         ("serial", CASES["mixed"]),
     ],
     ids=str,
