@@ -673,8 +673,9 @@ __device__ __forceinline__ void store_block(Shared& smem, const Part<kHeads>& al
   }
 }
 
-/// Scores and weights of a part whose rows stand; then its O is part of P V.
-template <int kHeads, int kColumns, class Shared, class Q>
+/// Scores and weights of a part whose rows stand; then its O is part of P V. kLeast: no part has
+/// fewer columns.
+template <int kHeads, int kLeast, int kColumns, class Shared, class Q>
 __device__ __forceinline__ void multiply_part(Shared& smem, const Q& q,
                                               const bf16 (&kv)[kColumns][kD],
                                               const unsigned char (&valid)[kColumns], float scale,
@@ -683,9 +684,9 @@ __device__ __forceinline__ void multiply_part(Shared& smem, const Q& q,
                                               Out<kHeads>& part) {
   constexpr int kGroupColumns = Q::kGroups * kMmaN;
   constexpr int kMost = (kColumns + kGroupColumns - 1) / kGroupColumns, kSome = (kMost + 1) / 2;
-  if (part_columns <= kGroupColumns) {
+  if (kLeast <= kGroupColumns && part_columns <= kGroupColumns) {
     q.template multiply<1>(kv, smem.score, part_columns);
-  } else if (part_columns <= kSome * kGroupColumns) {
+  } else if (kLeast <= kSome * kGroupColumns && part_columns <= kSome * kGroupColumns) {
     q.template multiply<kSome>(kv, smem.score, part_columns);
   } else {
     q.template multiply<kMost>(kv, smem.score, part_columns);
@@ -703,7 +704,7 @@ __device__ __forceinline__ Shared& shared_memory() {
 }
 
 /// The heads from first_head on of one row, a block of the cluster for each part.
-template <int kHeads, int kColumns>
+template <int kHeads, int kColumns, int kLeast>
 __device__ __forceinline__ void attend_one(const Row& row, float scale, int first_head, int h,
                                            const Results& results) {
   auto& smem = shared_memory<SharedOfOne<kHeads, kColumns>>();
@@ -716,8 +717,8 @@ __device__ __forceinline__ void attend_one(const Row& row, float scale, int firs
   own.any = bar_red_or_pred(kPartReady, kThreads, listed);
   if (own.any) {
     const SharedQ<kHeads> shared_q = {smem.q};
-    multiply_part<kHeads>(smem, shared_q, smem.kv[0], smem.valid[0], scale, row.part_columns,
-                          own.totals, own.o);
+    multiply_part<kHeads, kLeast>(smem, shared_q, smem.kv[0], smem.valid[0], scale,
+                                  row.part_columns, own.totals, own.o);
     fold_part<true>(own.o, own.o, smem.fold);
   }
   fold_cluster(smem, own, first_head, h, results);
@@ -743,8 +744,8 @@ __device__ __forceinline__ void attend_some(const Row& row, float scale, int fir
     own.any = true;
     const SharedQ<kHeads> shared_q = {smem.q};
     Out<kHeads> of_part;
-    multiply_part<kHeads>(smem, shared_q, smem.kv[0], smem.valid[0], scale, row.part_columns,
-                          own.totals, of_part);
+    multiply_part<kHeads, kMostColumns>(smem, shared_q, smem.kv[0], smem.valid[0], scale,
+                                        row.part_columns, own.totals, of_part);
     fold_part<false>(own.o, of_part, smem.fold);
   }
   fold_cluster(smem, own, first_head, h, results);
@@ -780,8 +781,8 @@ __device__ __forceinline__ void attend_all(const Row& row, float scale, int firs
     if (!lists) continue;
     all.any = true;
     Out<kHeads> of_part;
-    multiply_part<kHeads>(smem, held_q, smem.kv[buffer], smem.valid[buffer], scale,
-                          row.part_columns, all.totals, of_part);
+    multiply_part<kHeads, kMmaK>(smem, held_q, smem.kv[buffer], smem.valid[buffer], scale,
+                                 row.part_columns, all.totals, of_part);
     fold_part<false>(all.o, of_part, smem.fold);
   }
   store_block<kHeads>(smem, all, first_head, h, results);
@@ -820,20 +821,21 @@ __device__ __forceinline__ void attend_all(const Row& row, float scale, int firs
   ATTEND(row, softmax_scale, blockIdx.y*(HEADS), h, results)
 
 // Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
-// spread: at most kMostParts parts; narrow: of at most kNarrowColumns columns.
+// spread: at most kMostParts parts, of 16 heads where they have more than kNarrowColumns columns;
+// narrow: where they have not; long: parts of kMostColumns columns.
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
     __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND((attend_one<16, kMostColumns>), kMostParts, 16);
+  SPARSEKIT_ATTEND((attend_one<16, kMostColumns, kNarrowColumns + 1>), kMostParts, 16);
 }
 
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
     __launch_bounds__(kThreads, 3) sparse_attn_paged_decode_spread16_narrow(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND((attend_one<16, kNarrowColumns>), kMostParts, 16);
+  SPARSEKIT_ATTEND((attend_one<16, kNarrowColumns, kMmaK>), kMostParts, 16);
 }
 
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
     __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
-  SPARSEKIT_ATTEND((attend_one<32, kMostColumns>), kMostParts, 32);
+  SPARSEKIT_ATTEND((attend_one<32, kMostColumns, kMmaK>), kMostParts, 32);
 }
 
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)

@@ -95,7 +95,12 @@ def test_any_schedule_gives_the_same(kernel, spread):
 def test_every_block_of_code_runs(kernel, spread):
     chosen = kernel[spread]
     full = ({"b": 1, "h": 40, "topk": 640, "n_window": 128}, _MIXED)
-    cases = [make_case(chosen, *of) for of in (*CASES.values(), full, LONG)]
+    others = [
+        ({"b": 2, "h": 20, "topk": topk, "n_window": 70}, {**_MIXED, **more})
+        for topk in (500, 720)
+        for more in ({"counts": "hostile"}, {"values": "nan"})
+    ]
+    cases = [make_case(chosen, *of) for of in (*CASES.values(), full, LONG, *others)]
     assert code_that_never_runs(chosen, cases) == []
 
 
