@@ -107,9 +107,9 @@ class Catalog(KernelFolders):
         if slash:
             bearing = [k for k in bearing if k.lang == _LANGS[lang]]
         elif name in self.ops and not reference.variant:
-            # What was made for fewer targets is preferred, and then what was made for some calls.
+            # What was made for some calls is preferred, and then what was made for fewer targets.
             of_op = [k for k in self.kernels if k.op == name]
-            return sorted(of_op, key=lambda k: (len(k.targets), not k.made_for)), True
+            return sorted(of_op, key=lambda k: (not k.made_for, len(k.targets))), True
         elif reference.variant and name in self.ops:
             of_op = [k for k in self.kernels if k.op == name and k.variant(reference.variant)]
             bearing = bearing or of_op

@@ -194,9 +194,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
       const bool exists = first + own_row + i * kRowStep < R;
-      smem.weighted[buffer][own_row + i * kRowStep][own_column] =
-          make_float2(weight_of(rows.score[i], top),
-                      exists ? kept(rows.score[i], rows.value[i]) : no_value());
+      smem.weighted[buffer][own_row + i * kRowStep][own_column] = make_float2(
+          weight_of(rows.score[i], top), exists ? kept(rows.score[i], rows.value[i]) : no_value());
     }
     __syncthreads();
 

@@ -363,8 +363,8 @@ struct HeldQ {
       for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          *reinterpret_cast<float2*>(&score[warp % kSums][m * kMmaM + lane / 4 + 8 * i]
-                                           [tiles.first[j] + lane % 4 * 2]) =
+          *reinterpret_cast<float2*>(
+              &score[warp % kSums][m * kMmaM + lane / 4 + 8 * i][tiles.first[j] + lane % 4 * 2]) =
               make_float2(s[j][m][2 * i], s[j][m][2 * i + 1]);
         }
       }
@@ -373,8 +373,8 @@ struct HeldQ {
 };
 
 template <int kScoreRow, int kHeads>
-__device__ __forceinline__ float score_of(const float (&sums)[kHalves][kHeads][kScoreRow],
-                                          int head, int column) {
+__device__ __forceinline__ float score_of(const float (&sums)[kHalves][kHeads][kScoreRow], int head,
+                                          int column) {
   return sums[0][head][column] + sums[1][head][column];
 }
 
@@ -505,8 +505,8 @@ __device__ __forceinline__ void multiply_p(const bf16 (&p)[kPTerms][kHeads][kPRo
         for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
-                part.of[m][tile + i], a[term][m], b[2 * i], b[2 * i + 1]);
+            mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(part.of[m][tile + i], a[term][m],
+                                                                b[2 * i], b[2 * i + 1]);
           }
         }
       }
@@ -613,8 +613,8 @@ __device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads>& o
     for (int part = 0; part < kMostParts; ++part) {
       end[part] = ld_shared_cluster_v4_f32(
           mapa_shared_cluster_u32(shared_address(&smem.end[of_block]), part));
-      o[part] = ld_shared_cluster_v4_f32(mapa_shared_cluster_u32(
-          shared_address(&smem.out[of_block][unit % kVecs * kVec]), part));
+      o[part] = ld_shared_cluster_v4_f32(
+          mapa_shared_cluster_u32(shared_address(&smem.out[of_block][unit % kVecs * kVec]), part));
     }
     // A block stays until all have read its O.
     if (v == kUnits - 1) barrier_cluster_arrive_release_aligned();
@@ -790,56 +790,55 @@ __device__ __forceinline__ void attend_all(const Row& row, float scale, int firs
 
 // ---------------------------------------------------------------- kernels
 
-#define SPARSEKIT_ARGUMENTS                                                                                 \
-  const bf16 *__restrict__ q, const bf16 *__restrict__ window_pool,                               \
-      const bf16 *__restrict__ cmp_pool, const float *__restrict__ attn_sink,                     \
-      const int *__restrict__ topk_idxs, const int *__restrict__ cmp_counts,                      \
-      bf16 *__restrict__ out, float *__restrict__ lse, float softmax_scale, int h, int topk,      \
-      int n_window, int part_columns, int parts, int window_rows, int cmp_rows,                   \
-      long long q_b_stride, long long q_h_stride,                                                 \
-      long long window_pool_row_stride, long long cmp_pool_row_stride, long long idxs_b_stride,   \
-      long long cmp_counts_b_stride, long long out_b_stride, long long out_h_stride,              \
-      long long lse_b_stride
+#define SPARSEKIT_ARGUMENTS                                                                  \
+  const bf16 *__restrict__ q, const bf16 *__restrict__ window_pool,                          \
+      const bf16 *__restrict__ cmp_pool, const float *__restrict__ attn_sink,                \
+      const int *__restrict__ topk_idxs, const int *__restrict__ cmp_counts,                 \
+      bf16 *__restrict__ out, float *__restrict__ lse, float softmax_scale, int h, int topk, \
+      int n_window, int part_columns, int parts, int window_rows, int cmp_rows,              \
+      long long q_b_stride, long long q_h_stride, long long window_pool_row_stride,          \
+      long long cmp_pool_row_stride, long long idxs_b_stride, long long cmp_counts_b_stride, \
+      long long out_b_stride, long long out_h_stride, long long lse_b_stride
 
 // Row blockIdx.x / BLOCKS, heads from blockIdx.y * HEADS.
-#define SPARSEKIT_ATTEND(ATTEND, BLOCKS, HEADS)                                                             \
-  const long long b = blockIdx.x / (BLOCKS);                                                      \
-  const int count = cmp_counts != nullptr ? __ldg(cmp_counts + b * cmp_counts_b_stride) : topk;   \
-  const int live = n_window + min(max(count, 0), topk - n_window);                                \
-  const Row row = {q + b * q_b_stride,                                                            \
-                   q_h_stride,                                                                    \
-                   {window_pool, window_pool_row_stride, window_rows},                            \
-                   {cmp_pool, cmp_pool_row_stride, cmp_rows},                                     \
-                   topk_idxs + b * idxs_b_stride,                                                 \
-                   topk,                                                                          \
-                   n_window,                                                                      \
-                   live,                                                                          \
-                   part_columns,                                                                  \
-                   parts};                                                                        \
-  const Results results = {out + b * out_b_stride, out_h_stride,                                  \
-                           lse != nullptr ? lse + b * lse_b_stride : nullptr, attn_sink};         \
+#define SPARSEKIT_ATTEND(ATTEND, BLOCKS, HEADS)                                                 \
+  const long long b = blockIdx.x / (BLOCKS);                                                    \
+  const int count = cmp_counts != nullptr ? __ldg(cmp_counts + b * cmp_counts_b_stride) : topk; \
+  const int live = n_window + min(max(count, 0), topk - n_window);                              \
+  const Row row = {q + b * q_b_stride,                                                          \
+                   q_h_stride,                                                                  \
+                   {window_pool, window_pool_row_stride, window_rows},                          \
+                   {cmp_pool, cmp_pool_row_stride, cmp_rows},                                   \
+                   topk_idxs + b * idxs_b_stride,                                               \
+                   topk,                                                                        \
+                   n_window,                                                                    \
+                   live,                                                                        \
+                   part_columns,                                                                \
+                   parts};                                                                      \
+  const Results results = {out + b * out_b_stride, out_h_stride,                                \
+                           lse != nullptr ? lse + b * lse_b_stride : nullptr, attn_sink};       \
   ATTEND(row, softmax_scale, blockIdx.y*(HEADS), h, results)
 
 // Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
 // spread: at most kMostParts parts, of 16 heads where they have more than kNarrowColumns columns;
 // narrow: where they have not; long: parts of kMostColumns columns.
-extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
-    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1) __launch_bounds__(kThreads, 2)
+    sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_one<16, kMostColumns, kNarrowColumns + 1>), kMostParts, 16);
 }
 
-extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
-    __launch_bounds__(kThreads, 3) sparse_attn_paged_decode_spread16_narrow(SPARSEKIT_ARGUMENTS) {
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1) __launch_bounds__(kThreads, 3)
+    sparse_attn_paged_decode_spread16_narrow(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_one<16, kNarrowColumns, kMmaK>), kMostParts, 16);
 }
 
-extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
-    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1) __launch_bounds__(kThreads, 2)
+    sparse_attn_paged_decode_spread32(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_one<32, kMostColumns, kMmaK>), kMostParts, 32);
 }
 
-extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1)
-    __launch_bounds__(kThreads, 2) sparse_attn_paged_decode_long16(SPARSEKIT_ARGUMENTS) {
+extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1) __launch_bounds__(kThreads, 2)
+    sparse_attn_paged_decode_long16(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_some<16>), kMostParts, 16);
 }
 

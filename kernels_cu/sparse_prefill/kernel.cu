@@ -40,8 +40,8 @@ struct CopiedRows {
   /// Eight lanes take a line of a row.
   static __device__ __forceinline__ int row_of(int thread) { return thread / 8 % kBlockK; }
 
-  __device__ __forceinline__ void gather(SharedMemory<CopiedRows>& smem, int stage_bytes, int thread, int index,
-                                         int s_kv) const {
+  __device__ __forceinline__ void gather(SharedMemory<CopiedRows>& smem, int stage_bytes,
+                                         int thread, int index, int s_kv) const {
     const int row = row_of(thread), chunk = thread % 8;
     const int line = kGatherSplit > 1 ? thread / kGatherThreads : 0;
     const bool valid = is_valid(index, s_kv);
@@ -70,15 +70,31 @@ struct CopiedRows {
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_fwd, sizeof(SharedMemory<CopiedRows>));
 
 // The head blocks of one token are adjacent and meet in L2.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_fwd(
-    const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
-    const float* __restrict__ attn_sink, const int* __restrict__ topk_length,
-    bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse,
-    long long q_token_stride_elems, long long q_head_stride_elems, long long kv_row_stride_elems,
-    long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    sparse_prefill_fwd(const bf16* __restrict__ q, const bf16* __restrict__ kv,
+                       const int* __restrict__ indices, const float* __restrict__ attn_sink,
+                       const int* __restrict__ topk_length, bf16* __restrict__ out,
+                       float* __restrict__ max_logits, float* __restrict__ lse,
+                       long long q_token_stride_elems, long long q_head_stride_elems,
+                       long long kv_row_stride_elems, long long indices_row_stride_elems, int h_q,
+                       int s_kv, int topk, float sm_scale) {
   extern __shared__ __align__(kLineBytes) unsigned char dynamic_smem[];
-  const Arguments a = {q, indices, attn_sink, topk_length, out, max_logits, lse, q_token_stride_elems, q_head_stride_elems, indices_row_stride_elems, h_q, s_kv, topk, sm_scale};
-  run_block(*reinterpret_cast<SharedMemory<CopiedRows>*>(dynamic_smem), CopiedRows{kv, kv_row_stride_elems}, a, threadIdx.x);
+  const Arguments a = {q,
+                       indices,
+                       attn_sink,
+                       topk_length,
+                       out,
+                       max_logits,
+                       lse,
+                       q_token_stride_elems,
+                       q_head_stride_elems,
+                       indices_row_stride_elems,
+                       h_q,
+                       s_kv,
+                       topk,
+                       sm_scale};
+  run_block(*reinterpret_cast<SharedMemory<CopiedRows>*>(dynamic_smem),
+            CopiedRows{kv, kv_row_stride_elems}, a, threadIdx.x);
 }
 
 }  // namespace sparsekit::sparse_prefill

@@ -91,12 +91,14 @@ struct BlockMemory {
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm120_fwd, sizeof(BlockMemory));
 
 // Grid: x = s_q * ceil(h_q / kHeads); the head blocks of one token are adjacent and meet in L2.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm120_fwd(
-    const __grid_constant__ TensorMap kv_map, const bf16* __restrict__ q,
-    const int* __restrict__ indices, const float* __restrict__ attn_sink,
-    const int* __restrict__ topk_length, bf16* __restrict__ out, float* __restrict__ max_logits,
-    float* __restrict__ lse, long long q_token_stride_elems, long long q_head_stride_elems,
-    long long indices_row_stride_elems, int h_q, int s_kv, int topk, float sm_scale) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    sparse_prefill_sm120_fwd(const __grid_constant__ TensorMap kv_map, const bf16* __restrict__ q,
+                             const int* __restrict__ indices, const float* __restrict__ attn_sink,
+                             const int* __restrict__ topk_length, bf16* __restrict__ out,
+                             float* __restrict__ max_logits, float* __restrict__ lse,
+                             long long q_token_stride_elems, long long q_head_stride_elems,
+                             long long indices_row_stride_elems, int h_q, int s_kv, int topk,
+                             float sm_scale) {
   extern __shared__ __align__(kSwizzleBytes) unsigned char dynamic_smem[];
   BlockMemory& smem = *reinterpret_cast<BlockMemory*>(dynamic_smem);
   if (threadIdx.x == 0) {

@@ -23,13 +23,15 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_fwd, sizeof(SharedMemory<OnePoo
 
 // Grid: x = as many blocks as run at once; block b takes the items b, b + grid, ... Item i is token
 // i / ceil(h_q / 64) and its (i % ceil(h_q / 64))-th 64 heads.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fwd(
-    const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
-    const float* __restrict__ attn_sink,  // null: no sink
-    const int* __restrict__ topk_length, bf16* __restrict__ out, float* __restrict__ max_logits,
-    float* __restrict__ lse, long long q_token_stride_elems, long long q_head_stride_elems,
-    long long kv_row_stride_elems, long long indices_row_stride_elems, int s_q, int h_q, int s_kv,
-    int topk, float sm_scale) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    sparse_prefill_sm90_fwd(const bf16* __restrict__ q, const bf16* __restrict__ kv,
+                            const int* __restrict__ indices,
+                            const float* __restrict__ attn_sink,  // null: no sink
+                            const int* __restrict__ topk_length, bf16* __restrict__ out,
+                            float* __restrict__ max_logits, float* __restrict__ lse,
+                            long long q_token_stride_elems, long long q_head_stride_elems,
+                            long long kv_row_stride_elems, long long indices_row_stride_elems,
+                            int s_q, int h_q, int s_kv, int topk, float sm_scale) {
   extern __shared__ __align__(kAtomBytes) unsigned char dynamic_smem[];
   auto& smem = *reinterpret_cast<SharedMemory<OnePool>*>(dynamic_smem);
   const OnePool a = {{s_q, h_q, topk},

@@ -22,12 +22,13 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_split, sizeof(SharedMemory<OneP
 
 // Grid: x = as many blocks as run at once; block b takes the items b, b + grid, ... Item i is part
 // i % parts of the heads and token that i / parts stands for.
-extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_split(
-    const bf16* __restrict__ q, const bf16* __restrict__ kv, const int* __restrict__ indices,
-    const int* __restrict__ topk_length, float* __restrict__ part_out,
-    float4* __restrict__ part_end, long long q_token_stride_elems, long long q_head_stride_elems,
-    long long kv_row_stride_elems, long long indices_row_stride_elems, int s_q, int h_q, int s_kv,
-    int topk, float sm_scale) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    sparse_prefill_sm90_split(const bf16* __restrict__ q, const bf16* __restrict__ kv,
+                              const int* __restrict__ indices, const int* __restrict__ topk_length,
+                              float* __restrict__ part_out, float4* __restrict__ part_end,
+                              long long q_token_stride_elems, long long q_head_stride_elems,
+                              long long kv_row_stride_elems, long long indices_row_stride_elems,
+                              int s_q, int h_q, int s_kv, int topk, float sm_scale) {
   extern __shared__ __align__(kAtomBytes) unsigned char dynamic_smem[];
   auto& smem = *reinterpret_cast<SharedMemory<OnePool>*>(dynamic_smem);
   const OnePool a = {{s_q, h_q, topk},
@@ -45,11 +46,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_sp
 }
 
 // Grid: x = tokens times heads, a block each.
-extern "C" __global__ void __launch_bounds__(kMergeThreads) sparse_prefill_sm90_merge(
-    const float4* __restrict__ part_out, const float4* __restrict__ part_end,
-    const float* __restrict__ attn_sink,  // null: no sink
-    bf16* __restrict__ out, float* __restrict__ max_logits, float* __restrict__ lse, int h_q,
-    int parts) {
+extern "C" __global__ void __launch_bounds__(kMergeThreads)
+    sparse_prefill_sm90_merge(const float4* __restrict__ part_out,
+                              const float4* __restrict__ part_end,
+                              const float* __restrict__ attn_sink,  // null: no sink
+                              bf16* __restrict__ out, float* __restrict__ max_logits,
+                              float* __restrict__ lse, int h_q, int parts) {
   const int row = blockIdx.x;
   const long long first = static_cast<long long>(row) * parts;
   const auto is_empty = [](const float4& end) { return end.z == 0.0f && end.w == 0.0f; };

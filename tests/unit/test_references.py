@@ -119,7 +119,7 @@ def test_named_folders_count_like_shipped_ones(make_folder, tmp_path):
     assert {"mine"} <= {c.kernel.name for c in catalog.resolve(["gated_pool"])}
 
 
-def test_kernels_for_fewer_targets_go_first_and_then_those_for_some_calls(make_folder, tmp_path):
+def test_kernels_for_some_calls_go_first_and_then_those_for_fewer_targets(make_folder, tmp_path):
     def spec(*targets: str, made_for: str = "") -> str:
         text = SPEC.format(op="gated_pool", variants='Variant("plain"),')
         text = text.replace('("sm_80",)', str(targets))
@@ -131,7 +131,7 @@ def test_kernels_for_fewer_targets_go_first_and_then_those_for_some_calls(make_f
     make_folder("kernels/anywhere", spec=spec("sm_80", "sm_90"))
     make_folder("kernels/few_anywhere", spec=spec("sm_80", "sm_90", made_for="few rows"))
     found = [c.kernel.name for c in Catalog([tmp_path / "kernels"]).resolve(["gated_pool"])]
-    assert found == ["few", "all", "few_anywhere", "anywhere", "gated_pool_staged", "gated_pool"]
+    assert found == ["few", "few_anywhere", "gated_pool_staged", "all", "anywhere", "gated_pool"]
 
 
 def test_the_working_directory_is_never_scanned(make_folder, tmp_path, monkeypatch):

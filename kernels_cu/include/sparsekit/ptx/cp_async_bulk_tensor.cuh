@@ -55,8 +55,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_cluster_global_ti
   }
 }
 
-/// cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4 (PTX ISA "cp.async.bulk.tensor"): the same
-/// into this block's own shared memory, which targets without a suffix have too.
+/// cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4 (PTX ISA "cp.async.bulk.tensor"): the
+/// same into this block's own shared memory, which targets without a suffix have too.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_cta_global_tile_gather4(
     unsigned dst_shared, const TensorMap& map, int x, const int (&rows)[4], unsigned barrier) {
   asm volatile(

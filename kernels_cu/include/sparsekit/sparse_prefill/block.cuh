@@ -85,8 +85,9 @@ struct Arguments {
 ///   kNeedsRows                         a pool without rows must not be asked
 ///   row_of(thread)                     the row of a tile whose index the thread hands to gather()
 ///   gather(smem, stage_bytes, thread, index, s_kv)  starts a tile into the stage at stage_bytes
-///   started()                          called after each gather(), and where no tile is left for it
-///   await<kAfter>(tile, tiles)         waits for that tile, if there is one, with kAfter started behind it
+///   started()                          called after each gather(), and where no tile is left for
+///   it await<kAfter>(tile, tiles)         waits for that tile, if there is one, with kAfter
+///   started behind it
 /// block_thread: threadIdx.x, read in the entry, where the compiler knows its bound.
 template <class Rows>
 __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& rows_of_kv,
@@ -160,8 +161,9 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
 
     // Where this lane's rows of the ldmatrix operands stand.
     const int matrix = lane / 8, matrix_row = lane % 8;
-    const unsigned k_shared = shared_address(Rows::at(smem.kv[0], matrix / 2 * 8 + matrix_row, 0, 0)) +
-                              (2 * d_parity + matrix % 2 ^ matrix_row) * kChunkBytes;
+    const unsigned k_shared =
+        shared_address(Rows::at(smem.kv[0], matrix / 2 * 8 + matrix_row, 0, 0)) +
+        (2 * d_parity + matrix % 2 ^ matrix_row) * kChunkBytes;
     const unsigned q_shared =
         shared_address(&smem.q[half * (kHeads / 2) + matrix % 2 * 8 + matrix_row][0]) +
         (2 * d_parity + matrix / 2 ^ matrix_row) * kChunkBytes;
@@ -202,13 +204,12 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
       const int index = i * kBlockK + Rows::row_of(block_thread) < length ? first_index[i] : -1;
-      if (i < tiles)
-        rows_of_kv.gather(smem, i * kTileBytes, block_thread, index, a.s_kv);
+      if (i < tiles) rows_of_kv.gather(smem, i * kTileBytes, block_thread, index, a.s_kv);
       rows_of_kv.started();
     }
 
-    const unsigned v_shared =
-        shared_address(Rows::at(smem.kv[0], lane % 16, warp, 0)) + (lane / 16 ^ lane % 8) * kChunkBytes;
+    const unsigned v_shared = shared_address(Rows::at(smem.kv[0], lane % 16, warp, 0)) +
+                              (lane / 16 ^ lane % 8) * kChunkBytes;
     const unsigned p_shared =
         shared_address(&smem.p[lane % 16][0]) +
         (lane / 16 ^ lane % 16 / kPRowsPerLine % (kBlockK / kChunk)) * kChunkBytes;
@@ -235,7 +236,9 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
       // Every warp is past the previous tile: its stage takes the tile kStages - 1 ahead.
       const int next = tile + kStages - 1;
       if (next < tiles) {
-        rows_of_kv.gather(smem, (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes, thread, smem.index[next % kIndexTiles][Rows::row_of(thread)], a.s_kv);
+        rows_of_kv.gather(smem,
+                          (stage_bytes == 0 ? kStages * kTileBytes : stage_bytes) - kTileBytes,
+                          thread, smem.index[next % kIndexTiles][Rows::row_of(thread)], a.s_kv);
       }
       rows_of_kv.started();
 
@@ -244,13 +247,15 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
       rescale(o, smem);
 #pragma unroll
       for (int k = 0; k < kBlockK; k += kMmaK) {
-        value_mma(o, p_shared ^ k / kChunk * kChunkBytes, v_shared + stage_bytes + k * Rows::kRowStrideBytes);
+        value_mma(o, p_shared ^ k / kChunk * kChunkBytes,
+                  v_shared + stage_bytes + k * Rows::kRowStrideBytes);
       }
       stage_bytes = stage_bytes + kTileBytes == kStages * kTileBytes ? 0 : stage_bytes + kTileBytes;
     }
 
     const Work output = this_block(a.h_q);
-    const long long first_out_row = static_cast<long long>(output.token) * a.h_q + output.first_head;
+    const long long first_out_row =
+        static_cast<long long>(output.token) * a.h_q + output.first_head;
     if (warp < kHeadGroups) {
       rows.sum += __shfl_xor_sync(0xffffffff, rows.sum, 1);
       rows.sum += __shfl_xor_sync(0xffffffff, rows.sum, 2);

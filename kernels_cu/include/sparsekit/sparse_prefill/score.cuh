@@ -31,8 +31,8 @@ __device__ __forceinline__ void score_mma(
 #pragma unroll
     for (int n = 0; n < kScoreTokenTiles / 2; ++n) {
       ldmatrix_sync_aligned_m8n8_x4_shared_b16(
-          b[step % 2][n],
-          (k_shared ^ step % 2 * (kLineBytes / 2)) + step / 2 * Rows::kLineStrideBytes + n * 16 * Rows::kRowStrideBytes);
+          b[step % 2][n], (k_shared ^ step % 2 * (kLineBytes / 2)) +
+                              step / 2 * Rows::kLineStrideBytes + n * 16 * Rows::kRowStrideBytes);
     }
   };
 #pragma unroll

@@ -64,10 +64,9 @@ static_assert(kQRegSteps % 2 == 0 && kQRegSteps <= kDSteps,
               "the shared part of Q starts on a 128-byte line");
 static_assert(kDV / kValueWarps == kLine, "the columns of a value warp are one 128-byte line");
 
-// A tile is 128-byte lines, laid out by who brings them. Chunk c of row r lies at chunk c ^ (r % 8) of
-// its line, so that the eight rows of one
-// chunk column, which is what ldmatrix reads at once, meet all banks. Rows of P are shorter than a
-// line: c ^ (line of the row).
+// A tile is 128-byte lines, laid out by who brings them. Chunk c of row r lies at chunk c ^ (r % 8)
+// of its line, so that the eight rows of one chunk column, which is what ldmatrix reads at once,
+// meet all banks. Rows of P are shorter than a line: c ^ (line of the row).
 template <class Rows>
 struct SharedMemory {
   alignas(kLineBytes) typename Rows::Tile kv[kStages];

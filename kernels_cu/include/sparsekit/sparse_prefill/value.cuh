@@ -35,7 +35,7 @@ __device__ __forceinline__ void value_mma(float (&o)[kValueHeadTiles][kValueColT
 /// reference follows the maximum only when it lags by more than kMaxLag, since every move costs a
 /// pass over O.
 struct Softmax {
-  float max;     // masked() while no score above it was seen, and so is ref
+  float max;  // masked() while no score above it was seen, and so is ref
   float ref;
   float sum;     // of this lane's columns; over the quad at least 1 once a score was finite
   float poison;  // 0, or NaN once a listed score of this lane was not finite

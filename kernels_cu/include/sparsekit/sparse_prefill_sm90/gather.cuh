@@ -20,12 +20,11 @@ __device__ __forceinline__ int next_slot(int slot, int step) {
 /// on, but the block's first item's, slots follow each other in the other direction.
 struct Position {
   int slot = 0;
-  int parity = 0;  // of the phase of full that ends when it has landed; with kSwapSlots a bit a slot
+  int parity =
+      0;  // of the phase of full that ends when it has landed; with kSwapSlots a bit a slot
   int plan = 0;
   int step = 1;
-  __device__ __forceinline__ int phase() const {
-    return kSwapSlots ? parity >> slot & 1 : parity;
-  }
+  __device__ __forceinline__ int phase() const { return kSwapSlots ? parity >> slot & 1 : parity; }
   __device__ __forceinline__ void turn() { step = kSlots - step; }
   __device__ __forceinline__ void advance() {
     plan = (plan + 1) % kPlans;
@@ -128,8 +127,8 @@ struct Gather {
 
   /// Chunks of those rows, from `column` of kv.
   template <int kChunks, int kCount>
-  __device__ __forceinline__ void copy_tile(unsigned chunks, int column,
-                                            const Row (&row)[kCount], int first_step) const {
+  __device__ __forceinline__ void copy_tile(unsigned chunks, int column, const Row (&row)[kCount],
+                                            int first_step) const {
 #pragma unroll
     for (int s = 0; s < kCount; ++s) {
       const bool valid = row[s] != Arguments::kUnlisted;
@@ -144,8 +143,8 @@ struct Gather {
                                          int steps) const {
     const typename Arguments::Item item = smem.item[number % kLengthSlots];
     const int first = item.first_head;
-    const bf16* src = a.q + a.q_offset_elems(item) + first * a.q_head_stride_elems + column +
-                      piece * kPiece;
+    const bf16* src =
+        a.q + a.q_offset_elems(item) + first * a.q_head_stride_elems + column + piece * kPiece;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
       const int r = first_step + s, head = r * kGatherRows + line;

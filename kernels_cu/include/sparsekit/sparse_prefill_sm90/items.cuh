@@ -31,7 +31,8 @@ struct Items {
 //   Item, where(item)           what is kept of an item: its token and first head, and more
 //   q, q_offset_elems(Item), q_head_stride_elems
 //   token_row(item)             the indices of its token
-//   has_length(), length(item)  whether it is said how many of them may count, and how many
+//   has_length(), load_length(item), length(loaded)  whether it is said how many of them may count,
+//                               the word that says so, and how many
 //   is_listed(index, column)    whether an index is valid
 //   Row, row(index, column)     a word for where a row of a tile is, kUnlisted if it is not valid
 //   element(row, column)        of a row, or of row 0 where it is not valid and nothing is read
@@ -71,9 +72,9 @@ __device__ __forceinline__ int load_row_end(const Arguments& a, int number, int 
   return load_index(a.token_row(item), a.topk - kWarp * (warp + 1) + lane, a.topk);
 }
 
-/// The end of this warp's share of the row: of the last 256 columns, warp w looks at 32, counted from
-/// the end, then of every 1024 before them at 128, until it finds a valid one. The largest of the
-/// eight is the row's. index: this lane's of the 32.
+/// The end of this warp's share of the row: of the last 256 columns, warp w looks at 32, counted
+/// from the end, then of every 1024 before them at 128, until it finds a valid one. The largest of
+/// the eight is the row's. index: this lane's of the 32.
 template <class Arguments>
 __device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane,
                                           int index) {

@@ -24,8 +24,8 @@ __device__ __forceinline__ void transpose_quad(unsigned (&word)[4], int t) {
   }
 }
 
-/// O of a warp's 16 heads, scaled, to the rows of out from `out_row` on: 16 bytes a lane, 64 of each
-/// of eight heads at once. Heads from heads_left on are none.
+/// O of a warp's 16 heads, scaled, to the rows of out from `out_row` on: 16 bytes a lane, 64 of
+/// each of eight heads at once. Heads from heads_left on are none.
 __device__ __forceinline__ void store_out(const float (&o)[128], const float (&scale)[2],
                                           bf16* out_row, int heads_left, int lane) {
   constexpr int kBlocks = kDV / kValueGroups / (4 * kPiece);
@@ -40,8 +40,8 @@ __device__ __forceinline__ void store_out(const float (&o)[128], const float (&s
       for (int i = 0; i < 4; ++i) {
         // + 0 turns a flushed -0 into the +0 that a tile of masked rows would make of it.
         const int e = 16 * b + 4 * i + 2 * r;
-        word[i] = cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f),
-                                    __fmaf_rn(o[e], scale[r], 0.0f));
+        word[i] =
+            cvt_rn_bf16x2_f32(__fmaf_rn(o[e + 1], scale[r], 0.0f), __fmaf_rn(o[e], scale[r], 0.0f));
       }
       transpose_quad(word, t);
       if (g + 8 * r < heads_left) {

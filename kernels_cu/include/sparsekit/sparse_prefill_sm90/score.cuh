@@ -123,8 +123,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
                 s, q_reg[c < kQRegChunks ? c : 0][k], b, accumulate);
           } else {
             wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(
-                s, q_desc + ((c - kQRegChunks) * kChunkBytes + k * kMmaKBytes) / 16, b,
-                accumulate);
+                s, q_desc + ((c - kQRegChunks) * kChunkBytes + k * kMmaKBytes) / 16, b, accumulate);
           }
         }
       }

@@ -40,29 +40,29 @@ enum : int {
   kValueThreads = kValueGroups * kGroup,
   kThreads = kGroup + kValueThreads,
 
-  kMmaK = 16,         // contraction length of one wgmma
-  kChunk = 64,        // bf16 in 128 bytes: a line of the 128-byte swizzle
-  kPieceBytes = 16,   // of one cp.async
-  kPiece = 8,         // bf16 in a piece
+  kMmaK = 16,        // contraction length of one wgmma
+  kChunk = 64,       // bf16 in 128 bytes: a line of the 128-byte swizzle
+  kPieceBytes = 16,  // of one cp.async
+  kPiece = 8,        // bf16 in a piece
   kLineBytes = 128,
   kAtomBytes = 8 * kLineBytes,
   kChunkBytes = kBlockK * kLineBytes,
   kMmaKBytes = kMmaK * 2,
-  kSteps = kChunk / kMmaK,                 // wgmmas over one chunk of d
-  kTileChunks = kDV / kChunk,              // of a slot
+  kSteps = kChunk / kMmaK,     // wgmmas over one chunk of d
+  kTileChunks = kDV / kChunk,  // of a slot
   kGroupChunks = kTileChunks / kValueGroups,
-  kHasRope = kDQk > kDV,                   // a ninth chunk that only Q K^T sees
+  kHasRope = kDQk > kDV,  // a ninth chunk that only Q K^T sees
   kQkChunks = kTileChunks + kHasRope,
   kQSharedChunks = kQkChunks - kQRegChunks,
-  kGatherRows = kGroup / kPiece,           // rows that a warpgroup loads a line of at once
+  kGatherRows = kGroup / kPiece,  // rows that a warpgroup loads a line of at once
   kRowSteps = kBlockK / kGatherRows,
-  kHalf = kBlockK / kWarp,                 // rows of a tile by lanes
+  kHalf = kBlockK / kWarp,                   // rows of a tile by lanes
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
-  kPlans = 4,                              // positions whose rows are known: up to four ahead
+  kPlans = 4,        // positions whose rows are known: up to four ahead
   kAhead = 4,        // items: a length is found so far ahead that a barrier lies before its plan
-  kLengthSlots = 8,                        // at least kAhead + 2
-  kScanLoads = 4,                          // indices that a lane holds in one round of the scan
+  kLengthSlots = 8,  // at least kAhead + 2
+  kScanLoads = 4,    // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
 
@@ -92,12 +92,12 @@ enum : int { kAtQ = -1 };
 template <class Arguments>
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kTileChunks][kBlockK][kChunk];
-  bf16 q[kQSharedChunks][kHeads][kChunk];  // the last chunks of Q
+  bf16 q[kQSharedChunks][kHeads][kChunk];              // the last chunks of Q
   bf16 single[kPBuffers + kHasRope][kBlockK][kChunk];  // P, and the rope chunk
-  float alpha[kPBuffers][kHeads];             // factor of O before this P
+  float alpha[kPBuffers][kHeads];                      // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
-  typename Arguments::Item item[kLengthSlots];       // item % kLengthSlots, from the plan of its Q on
-  Course course;  // of the plans
+  typename Arguments::Item item[kLengthSlots];  // item % kLengthSlots, from the plan of its Q on
+  Course course;                                // of the plans
   // position % kPlans: what it is, and where the rows of a tile are.
   int plan[kPlans];
   typename Arguments::Row rows[kPlans][kBlockK];
@@ -115,8 +115,9 @@ struct SharedMemory {
   unsigned long long end_full[2];      // end_of_row stands
   int first_column;  // of the tile that course plans next, where columns are numbered
 
-  __device__ __forceinline__ bf16 (&p(int buffer))[kBlockK][kChunk] { return single[buffer]; }
-  __device__ __forceinline__ bf16 (&rope())[kBlockK][kChunk] { return single[kPBuffers]; }
+  __device__ __forceinline__ bf16 (&p(int buffer)) [kBlockK][kChunk] {
+    return single[buffer];
+  } __device__ __forceinline__ bf16 (&rope()) [kBlockK][kChunk] { return single[kPBuffers]; }
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads

@@ -11,7 +11,7 @@ namespace sparsekit::sparse_prefill_sm90 {
 /// exp((s - ref) scale): the reference follows the maximum only when it lags by more than kMaxLag,
 /// since every move costs a pass over O.
 struct Softmax {
-  float max[2];     // masked() while no score above it was seen, and so is ref
+  float max[2];  // masked() while no score above it was seen, and so is ref
   float ref[2];
   float sum[2];     // of this lane's columns; over the quad at least 1 once a score was finite
   float poison[2];  // 0, or NaN once a listed score of this lane was not finite

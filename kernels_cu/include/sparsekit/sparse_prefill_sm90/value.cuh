@@ -63,8 +63,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (item.first_head + head + r * 8 >= a.h_q) break;
-        const long long row =
-            results.part_row(a, item_of(number), item.first_head + head + r * 8);
+        const long long row = results.part_row(a, item_of(number), item.first_head + head + r * 8);
         store_part(o, results.part_out + row * kDV + column, r, lane_now % 4);
       }
       return;
@@ -73,8 +72,8 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int of = item.first_head + head + r * 8;
-      factor[r] = results.attn_sink != nullptr && of < a.h_q ? __ldg(results.attn_sink + of)
-                                                             : -infinity();
+      factor[r] =
+          results.attn_sink != nullptr && of < a.h_q ? __ldg(results.attn_sink + of) : -infinity();
     }
     wait(smem.end_full[number % 2], number / 2 & 1);
 #pragma unroll
