@@ -192,7 +192,7 @@ def test_a_named_target_is_that_target(verify):
     code, told, _ = verify(f"{SCALE}:plain", "--arch", "sm_90a")
     assert code == 0
     assert [r["arch"] for r in told["results"]] == ["sm_90a"]
-    code, _, error = verify("gated_pool", "--arch", "sm_100f")
+    code, _, error = verify("gated_pool:plain", "--arch", "sm_100f")
     assert code == 4
     assert "has no target sm_100f" in error
 
