@@ -44,10 +44,14 @@ class Emulation:
     launches: Launches
     note: Callable[[str], None]
 
-    def subject(self, choice: Choice, variant: str, target: Arch) -> EmulatedSubject:
+    def subject(
+        self, choice: Choice, variant: str, target: Arch, *, checked: bool = True
+    ) -> EmulatedSubject:
+        """checked: False for one that is asked for values alone."""
         only = replace(choice, variants=(variant,))
+        checks = self.checks if checked else frozenset[str]()
         driver = EmulatedDriver(
-            target.compute_capability, target, checks=self.checks, launches=self.launches
+            target.compute_capability, target, checks=checks, launches=self.launches
         )
         operator = Operator(
             choice.op, [only], self.planner, self.store, build=self.build, note=self.note,

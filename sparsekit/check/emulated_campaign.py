@@ -170,11 +170,12 @@ class CaseWork:
         self._emulation = plan.open(note)
         self._catalog = Catalog(plan.settings.kernel_dirs, plan.settings.kernels_origin)
         self._choices: dict[str, Choice] = {}
-        self._subjects: dict[EmulatedKernel, EmulatedSubject] = {}
+        self._subjects: dict[tuple[EmulatedKernel, bool], EmulatedSubject] = {}
 
     def __call__(self, task: CaseTask) -> list[VerifyResult]:
         op = self._choice(task.kernels[0]).op
-        subjects = [self._subject(kernel) for kernel in task.kernels]
+        first = task.probe == op.probes[0]  # of others, what they do to memory is known from it
+        subjects = [self._subject(kernel, checked=first) for kernel in task.kernels]
         return list(guarded(op, subjects, self._results(op, subjects, task), CPU))
 
     def _results(
@@ -189,8 +190,6 @@ class CaseWork:
         except TooLargeError as error:
             yield from (skipped(op, s, case, FLOAT64, CPU, error) for s in subjects)
             return
-        if task.probe != op.probes[0]:  # other values under the same synchronisation
-            subjects = [replace(s, schedules=s.schedules[:1]) for s in subjects]
         yield from verify_reference(workload, subjects, reference, 1)
 
     def _choice(self, kernel: EmulatedKernel) -> Choice:
@@ -198,10 +197,15 @@ class CaseWork:
             (self._choices[kernel.reference],) = self._catalog.resolve([kernel.reference])
         return self._choices[kernel.reference]
 
-    def _subject(self, kernel: EmulatedKernel) -> EmulatedSubject:
-        if kernel not in self._subjects:
+    def _subject(self, kernel: EmulatedKernel, *, checked: bool) -> EmulatedSubject:
+        """One with all checks and schedules, or one that only computes."""
+        found = self._subjects.get((kernel, checked))
+        if found is None:
             target = parse_arch(kernel.target)
-            self._subjects[kernel] = self._emulation.subject(
-                self._choice(kernel), kernel.variant, target
+            found = self._emulation.subject(
+                self._choice(kernel), kernel.variant, target, checked=checked
             )
-        return self._subjects[kernel]
+            if not checked:
+                found = replace(found, schedules=found.schedules[:1])
+            self._subjects[kernel, checked] = found
+        return found

@@ -73,6 +73,8 @@ class Barriers:
         self._machine = machine
         geometry = machine.geometry
         self._block = geometry.batch_block
+        blocks = self._block[::WARP]  # per row
+        self._rows_by_block = np.argsort(blocks, kind="stable").reshape(int(blocks.max()) + 1, -1)
         self._in_use: dict[tuple[int, int], Barrier] = {}
 
     def reset(self) -> None:
@@ -89,6 +91,11 @@ class Barriers:
         key = self._block[threads] * BARRIERS + numbers[threads - convoy.lo].astype(np.int64)
         if int(numbers[threads - convoy.lo].max()) >= BARRIERS:
             machine.fault("barrier", "a barrier number above 15", arrival.index, int(threads[0]))
+        whole = self._whole_blocks(threads, counts, arrival)
+        if whole is not None and np.all(numbers == numbers[0]):
+            self._pass(whole)
+            machine.move(convoy, mask, arrival.resume)
+            return
         if arrival.waits:
             machine.park(convoy, mask)
         else:
@@ -97,6 +104,24 @@ class Barriers:
             chosen = threads[key == one]
             count = None if counts is None else int(counts[chosen[0] - convoy.lo])
             self._arrive(divmod(int(one), BARRIERS), chosen, count, convoy, arrival)
+
+    def _whole_blocks(self, threads: Array, counts: Array | None, arrival: Arrival) -> Array | None:
+        """The blocks whose threads all arrive at once, where nobody else has; None if not so."""
+        if self._in_use or not arrival.waits or arrival.predicate is not None:
+            return None
+        block_threads = WARP * self._rows_by_block.shape[1]
+        if counts is not None and not np.all(counts == block_threads):
+            return None
+        present = np.bincount(self._block[threads], minlength=len(self._rows_by_block))
+        blocks: Array = present.nonzero()[0]
+        return blocks if np.all(present[blocks] == block_threads) else None
+
+    def _pass(self, blocks: Array) -> None:
+        """The threads of blocks pass a barrier: each learns of all others of its block."""
+        log, rows = self._machine.log, self._rows_by_block[blocks]
+        if log is not None:
+            known = log.release(rows.reshape(-1)).reshape(*rows.shape, -1).max(axis=1)
+            log.acquire(rows.reshape(-1), np.repeat(known, rows.shape[1], axis=0))
 
     def _arrive(
         self, key: tuple[int, int], threads: Array, count: int | None, convoy: Convoy,

@@ -1,8 +1,9 @@
 """What is known of each cell of shared memory: who wrote and read it last, and when.
 
-A cell is the largest power of two of bytes that no access of the kernel splits. A write or read is
-in order with an earlier write when the accessing warp knows of it (see clocks); a write must
-be in order with all earlier reads too.
+A cell is the largest power of two of bytes that no access of the kernel splits; where all accesses
+are wider, one cell stands for several (see grains). A write or read is in order with an earlier
+write when the accessing warp knows of it (see clocks); a write must be in order with all earlier
+reads too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from sparsekit.emulator.clocks import (
     WARP_AGENT,
 )
 from sparsekit.emulator.geometry import WARP
+from sparsekit.emulator.grains import Grains, Touched
 from sparsekit.emulator.layout import SHARED_START
+from sparsekit.emulator.stored_values import StoredValues
 
 if TYPE_CHECKING:
     from sparsekit.emulator.access_log import Bucket
@@ -49,9 +52,9 @@ _PROXY_CHECKS = ("proxy-fence", "copy-proxy-fence", "proxy-overwrite")
 class SharedShadow:
     """The shadow of all shared memory of a batch.
 
-    writer: the stamp of the last write, 0 for none; written_at: its instruction; written: what it
-    stored. last_read: the packed time of the last read by any warp; reads: the same by each warp;
-    async_reads: by each other agent.
+    writer: the stamp of the last write, 0 for none; written_at: its instruction. last_read: the
+    packed time of the last read by any warp; reads: the same by each warp; async_reads: by each
+    other agent.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -64,11 +67,13 @@ class SharedShadow:
         self._shift = self._cell.bit_length() - 1
         self._cells = machine.storage.shared.size >> self._shift
         storage = machine.storage
+        self._last = np.uint32(storage.shared.size - 16)
         self._unit_base: Array = storage.unit_base[::WARP].astype(np.uint32)  # per row
         self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
         self.writer = np.zeros(self._cells, np.int32)
         self.written_at = np.zeros(self._cells, np.int32)
-        self.written = np.zeros(self._cells, f"V{self._cell}")
+        self._stored = StoredValues(self._cells, self._cell)
+        self._grains = Grains(self._cells, self._shift)
         self.last_read = np.zeros(self._cells, np.int32)
         self.reads: Array | None = None
         self.strong_reads: Array | None = None
@@ -87,65 +92,60 @@ class SharedShadow:
         self._check_place(bucket)
         if not (self._races or self._uninitialised):
             return
-        count = max(bucket.size_bytes >> self._shift, 1)
-        cells: Array = bucket.index >> np.uint32(self._shift)
-        rows = bucket.rows
-        now = bucket.stamps
-        if count > 1:
-            cells = (cells[:, None] + np.arange(count, dtype=np.uint32)).reshape(-1)
-            rows = np.repeat(rows, count)
-            now = now if isinstance(now, int) else np.repeat(now, count)
-        cells = cells.astype(np.intp)
-        if not self._bounds:
-            cells = np.minimum(cells, self._cells - 1)
+        index = bucket.index if self._bounds else np.minimum(bucket.index, self._last)
+        touched = self._grains.touch(index, bucket.size_bytes, self._tables())
+        cells, rows = touched.cells, touched.spread(bucket.rows)
+        now = bucket.stamps if isinstance(bucket.stamps, int) else touched.spread(bucket.stamps)
         stamps = self.writer.take(cells)
-        agents = bucket.agents() if bucket.kind in ASYNC else None
+        agents = touched.spread(bucket.agents()) if bucket.kind in ASYNC else None
         if agents is not None and self._races:
-            self._check_proxy(bucket, count, cells, rows, stamps)
+            self._check_proxy(bucket, touched, rows, stamps)
         if bucket.kind in READS:
             if self._uninitialised and np.count_nonzero(stamps) != stamps.size:
-                self._report_uninitialised(bucket, (stamps == 0).nonzero()[0] // count)
+                unwritten = (stamps == 0).nonzero()[0]
+                self._report_uninitialised(bucket, touched.accesses(unwritten))
             if self._races:
-                self._check_order(bucket, count, cells, rows, stamps)
+                self._check_order(bucket, touched, rows, stamps)
                 if agents is None:
                     self._note_read(bucket.kind, cells, rows, now)
                 else:
-                    self._note_async_read(cells, np.repeat(agents, count), now)
+                    self._note_async_read(cells, agents, now)
             return
         if agents is None:
-            agent = self._clocks.agents_of(rows, _AGENTS[bucket.kind])
-        else:
-            agent = np.repeat(agents, count)
-        new = (agent + now).astype(np.int32)
-        values = bucket.stored(self._cell) if bucket.kind == WRITE and self._races else None
+            agents = self._clocks.agents_of(rows, _AGENTS[bucket.kind])
+        new = (agents + now).astype(np.int32)
         if self._races:
-            self._check_order(bucket, count, cells, rows, stamps, values)
-            self._check_reads(bucket, count, cells, rows)
+            self._check_order(bucket, touched, rows, stamps)
+            self._check_reads(bucket, touched, rows)
         self.writer[cells] = new
-        self.written_at[cells] = np.repeat(bucket.instructions(), count)
-        if values is not None:
-            self.written[cells] = values
+        self.written_at[cells] = touched.spread(bucket.instructions())
+        if bucket.kind == WRITE and self._races:
+            self._stored.note(bucket)
         if self._races and bucket.kind != STRONG_WRITE:
             other = self.writer.take(cells) != new
             if bucket.kind == WRITE and not isinstance(now, int):
                 other = ((self.writer.take(cells) ^ new) & self._clocks.agent_mask) != 0
             if np.count_nonzero(other):
-                self._report_overwrites(bucket, other, count, cells, values)
+                self._report_overwrites(bucket, touched, other)
 
-    def _report_overwrites(
-        self, bucket: Bucket, late: Array, count: int, cells: Array, values: Array | None
-    ) -> None:
+    def _tables(self) -> list[Array]:
+        """All that is kept per cell, but what has been written."""
+        tables = (self.writer, self.written_at, self.last_read, self.reads, self.strong_reads)
+        return [*(t for t in tables if t is not None), *self.async_reads.values()]
+
+    def _report_overwrites(self, bucket: Bucket, touched: Touched, late: Array) -> None:
         """Writes out of order with others; one of the same value is a fault of another kind."""
         same = np.zeros_like(late)
-        if values is not None:
+        if bucket.kind == WRITE:
             where = late.nonzero()[0]
-            same[where] = self.written[cells[where]] == values[where]
-            same[where] &= self._clocks.kind_of(self.writer[cells[where]]) == WARP_AGENT
+            same[where] = self._stored.same(bucket, touched, where)
+            writers = self.writer[touched.cells[where]]
+            same[where] &= self._clocks.kind_of(writers) == WARP_AGENT
         if np.count_nonzero(same):
-            self._report_races(bucket, same, count, cells, "writes", "same-value-race")
+            self._report_races(bucket, touched, same, "writes", "same-value-race")
         different = late & ~same
         if np.count_nonzero(different):
-            self._report_races(bucket, different, count, cells, "writes")
+            self._report_races(bucket, touched, different, "writes")
 
     def _check_place(self, bucket: Bucket) -> None:
         machine, size = self._machine, bucket.size_bytes
@@ -170,10 +170,7 @@ class SharedShadow:
             )
             machine.findings.add(machine.geometry, "bounds", text, at, thread)
 
-    def _check_order(
-        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array,
-        values: Array | None = None,
-    ) -> None:  # fmt: skip
+    def _check_order(self, bucket: Bucket, touched: Touched, rows: Array, stamps: Array) -> None:
         """Each access against the last write of its cell."""
         clocks = self._clocks
         agents = stamps & clocks.agent_mask
@@ -186,17 +183,17 @@ class SharedShadow:
             if not np.count_nonzero(late):
                 return
         if bucket.kind in READS:
-            self._report_races(bucket, late, count, cells, "reads")
+            self._report_races(bucket, touched, late, "reads")
         else:
-            self._report_overwrites(bucket, late, count, cells, values)
+            self._report_overwrites(bucket, touched, late)
 
-    def _check_reads(self, bucket: Bucket, count: int, cells: Array, rows: Array) -> None:
+    def _check_reads(self, bucket: Bucket, touched: Touched, rows: Array) -> None:
         """Each write against the earlier reads of its cell by other warps."""
-        clocks = self._clocks
+        clocks, cells = self._clocks, touched.cells
         for agent, read_at in self.async_reads.items():
             late = read_at[cells] > clocks.known[rows, agent]
             if np.count_nonzero(late):
-                self._report_race(bucket, int(late.argmax()), count, cells, "writes", agent)
+                self._report_race(bucket, touched, int(late.argmax()), "writes", agent)
         recent = self.last_read.take(cells) > clocks.floors().take(rows)
         if not np.count_nonzero(recent):
             return
@@ -209,11 +206,9 @@ class SharedShadow:
             late = table[:, cells[where]] > known
             if np.count_nonzero(late):
                 warp, position = np.argwhere(late)[0]
-                self._report_race(bucket, int(where[position]), count, cells, "writes", int(warp))
+                self._report_race(bucket, touched, int(where[position]), "writes", int(warp))
 
-    def _check_proxy(
-        self, bucket: Bucket, count: int, cells: Array, rows: Array, stamps: Array
-    ) -> None:
+    def _check_proxy(self, bucket: Bucket, touched: Touched, rows: Array, stamps: Array) -> None:
         """Accesses of the async proxy against generic writes that no proxy fence has made visible.
 
         Those that nothing orders at all are races, found elsewhere.
@@ -234,7 +229,7 @@ class SharedShadow:
                 bad = hidden & (copied if kind == "copy-proxy-fence" else ~copied)
             if np.count_nonzero(bad):
                 does = "reads" if bucket.kind == ASYNC_READ else "overwrites"
-                self._report_races(bucket, bad, count, cells, does, kind)
+                self._report_races(bucket, touched, bad, does, kind)
 
     def _note_async_read(self, cells: Array, agents: Array, now: int | Array) -> None:
         for agent in np.unique(agents).tolist():
@@ -263,21 +258,22 @@ class SharedShadow:
             machine.findings.add(machine.geometry, "uninitialised", text, at, thread)
 
     def _report_races(
-        self, bucket: Bucket, late: Array, count: int, cells: Array, does: str, kind: str = "race"
+        self, bucket: Bucket, touched: Touched, late: Array, does: str, kind: str = "race"
     ) -> None:
         """One fault per instruction that is out of order with an earlier write."""
         positions = late.nonzero()[0]
-        _, first = np.unique(bucket.instructions()[positions // count], return_index=True)
+        accesses = touched.accesses(positions)
+        _, first = np.unique(bucket.instructions()[accesses], return_index=True)
         for position in positions[first].tolist():
-            self._report_race(bucket, position, count, cells, does, kind=kind)
+            self._report_race(bucket, touched, position, does, kind=kind)
 
     def _report_race(
-        self, bucket: Bucket, position: int, count: int, cells: Array, does: str,
+        self, bucket: Bucket, touched: Touched, position: int, does: str,
         reader: int | None = None, kind: str = "race",
     ) -> None:  # fmt: skip
-        at, thread = bucket.origin(position // count)
+        at, thread = bucket.origin(int(touched.accesses(np.array([position]))[0]))
         machine = self._machine
-        cell = int(cells[position])
+        cell = int(touched.cells[position])
         offset = (cell << self._shift) % machine.storage.shared_stride
         if reader is None:
             line = machine.line(int(self.written_at[cell]))

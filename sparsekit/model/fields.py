@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _SHOWN_CHARACTERS = 80
+_PLAIN = (str, int, float, bool)
 
 
 def type_problems(value: Any, kind: Any, where: str = "") -> Iterator[str]:
@@ -18,9 +19,9 @@ def type_problems(value: Any, kind: Any, where: str = "") -> Iterator[str]:
     kind: a class, a dataclass, or an annotation of the forms that the nouns use. A bool is no int,
     an int is a float.
     """
-    origin, parameters = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind is Any or (kind in _PLAIN and type(value) is kind):
         return
+    origin, parameters = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         yield from _of_union(value, parameters, where)
     elif origin is Literal:
