@@ -232,13 +232,17 @@ class TestOurLock:
         assert data["lock"]["missing"] == []
         return data
 
-    def test_the_installed_compilers(self, run_shipped):
+    @pytest.mark.parametrize(
+        "archs", ["9.0;12.0", pytest.param("8.0;9.0;10.0;12.0", marks=pytest.mark.slow)]
+    )
+    def test_the_installed_compilers(self, run_shipped, archs):
         listed = json.loads(run_shipped("toolchain", "list", "--format", "json").stdout)[
             "toolchains"
         ]
         installed = [t["id"] for t in listed if not t["added"]]
-        data = self.locked(run_shipped, "--toolchain", ",".join(installed))
+        data = self.locked(run_shipped, "--toolchain", ",".join(installed), "--arch", archs)
         assert {e["toolchain"] for e in data["entries"]} == set(installed)
+        assert len({e["arch"] for e in data["entries"]}) >= len(archs.split(";"))
 
     @pytest.mark.toolchains
     @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _SHOWN_CHARACTERS = 80
-_PLAIN = (str, int, float, bool)
+_PLAIN = (str, int, float, bool, types.NoneType)
 
 
 def type_problems(value: Any, kind: Any, where: str = "") -> Iterator[str]:
@@ -19,7 +19,7 @@ def type_problems(value: Any, kind: Any, where: str = "") -> Iterator[str]:
     kind: a class, a dataclass, or an annotation of the forms that the nouns use. A bool is no int,
     an int is a float.
     """
-    if kind is Any or (kind in _PLAIN and type(value) is kind):
+    if _is_plainly(value, kind):
         return
     origin, parameters = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -49,11 +49,15 @@ def _of_fields(value: Any, where: str) -> Iterator[str]:
     name = value.name if "name" in hints else None
     label = f"{type(value).__name__} {name!r}" if isinstance(name, str) and name else where
     for field in fields(value):
-        inner = f"{label}: {field.name}" if label else field.name
-        yield from type_problems(getattr(value, field.name), hints[field.name], inner)
+        item, kind = getattr(value, field.name), hints[field.name]
+        if not _is_plainly(item, kind):
+            inner = f"{label}: {field.name}" if label else field.name
+            yield from type_problems(item, kind, inner)
 
 
 def _of_union(value: Any, kinds: Sequence[Any], where: str) -> Iterator[str]:
+    if any(_is_plainly(value, kind) for kind in kinds):
+        return
     found = [list(type_problems(value, kind, where)) for kind in kinds]
     if not all(found):
         return
@@ -74,7 +78,8 @@ def _of_tuple(value: Any, parameters: Sequence[Any], where: str) -> Iterator[str
             yield _mismatch(where, f"a tuple of {len(kinds)}", value)
             return
     for i, (item, kind) in enumerate(zip(value, kinds, strict=True)):
-        yield from type_problems(item, kind, f"{where}[{i}]")
+        if not _is_plainly(item, kind):
+            yield from type_problems(item, kind, f"{where}[{i}]")
 
 
 def _of_mapping(value: Any, parameters: Sequence[Any], where: str) -> Iterator[str]:
@@ -82,8 +87,15 @@ def _of_mapping(value: Any, parameters: Sequence[Any], where: str) -> Iterator[s
         yield _mismatch(where, "a dictionary", value)
         return
     for key, item in value.items():
-        yield from type_problems(key, parameters[0], f"{where}: key")
-        yield from type_problems(item, parameters[1], f"{where}[{key!r}]")
+        if not _is_plainly(key, parameters[0]):
+            yield from type_problems(key, parameters[0], f"{where}: key")
+        if not _is_plainly(item, parameters[1]):
+            yield from type_problems(item, parameters[1], f"{where}[{key!r}]")
+
+
+def _is_plainly(value: Any, kind: Any) -> bool:
+    """Whether that is so at first sight, as it is for most."""
+    return kind is Any or (kind in _PLAIN and type(value) is kind)
 
 
 def _is_a(value: Any, kind: type) -> bool:
