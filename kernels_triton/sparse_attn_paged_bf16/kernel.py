@@ -40,6 +40,11 @@ def _skip_trailing_columns(
 
 
 @triton.jit
+def _is_given(ptr):
+    return ptr.to(tl.int64) != 0
+
+
+@triton.jit
 def _live_columns(count_ptr, topk, n_window):
     return n_window + tl.minimum(tl.maximum(tl.load(count_ptr), 0), topk - n_window)
 
@@ -214,8 +219,6 @@ def sparse_attn_paged_bf16_prefill(
     BLOCK_K: tl.constexpr,
     SCAN_K: tl.constexpr,
     P_TERMS: tl.constexpr,
-    HAS_CMP_COUNTS: tl.constexpr,
-    HAS_LSE: tl.constexpr,
 ):
     """BLOCK_H heads of one row. Grid x: rows x head blocks, the head blocks of a row adjacent."""
     head_blocks = tl.cdiv(h, BLOCK_H)
@@ -227,7 +230,7 @@ def sparse_attn_paged_bf16_prefill(
     real_head = heads < h
     idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride + token * topk_idxs_m_stride
 
-    if HAS_CMP_COUNTS:
+    if _is_given(cmp_counts_ptr):
         count_ptr = cmp_counts_ptr + batch * cmp_counts_b_stride + token * cmp_counts_m_stride
         end = _live_columns(count_ptr, topk, n_window)
     else:
@@ -271,7 +274,7 @@ def sparse_attn_paged_bf16_prefill(
         out.to(out_ptr.dtype.element_ty),
         mask=real_head[:, None],
     )
-    if HAS_LSE:
+    if _is_given(lse_ptr):
         poisoned = tl.max((acc != acc).to(tl.int32), axis=1) > 0
         empty = tl.where(poisoned, float("-inf"), float("inf"))
         lse_row_ptr = lse_ptr + batch * lse_b_stride + token * lse_m_stride
@@ -306,7 +309,6 @@ def sparse_attn_paged_bf16_decode_split(
     BLOCK_SPLIT: tl.constexpr,
     SCAN_K: tl.constexpr,
     P_TERMS: tl.constexpr,
-    HAS_CMP_COUNTS: tl.constexpr,
 ):
     """BLOCK_H heads of one split of one row (m = 1), without the sink.
 
@@ -324,7 +326,7 @@ def sparse_attn_paged_bf16_decode_split(
     idxs_row_ptr = topk_idxs_ptr + batch * topk_idxs_b_stride
 
     first = split * BLOCK_SPLIT
-    if HAS_CMP_COUNTS:
+    if _is_given(cmp_counts_ptr):
         live = _live_columns(cmp_counts_ptr + batch * cmp_counts_b_stride, topk, n_window)
         end = tl.minimum(first + BLOCK_SPLIT, live)
     else:
@@ -381,7 +383,6 @@ def sparse_attn_paged_bf16_decode_merge(
     lse_b_stride,
     D: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    HAS_LSE: tl.constexpr,
 ):
     """One head of one row (m = 1): the splits in ascending order, the sink once. Grid x: b x h."""
     batch = (tl.program_id(0) // h).to(tl.int64)
@@ -412,7 +413,7 @@ def sparse_attn_paged_bf16_decode_merge(
         out_ptr + batch * out_b_stride + head.to(tl.int64) * out_h_stride + dims,
         out.to(out_ptr.dtype.element_ty),
     )
-    if HAS_LSE:
+    if _is_given(lse_ptr):
         poisoned = tl.max((acc != acc).to(tl.int32), axis=0) > 0
         empty = tl.where(poisoned, float("-inf"), float("inf"))
         tl.store(lse_ptr + batch * lse_b_stride + head, _natural_lse(running_max, total, empty))

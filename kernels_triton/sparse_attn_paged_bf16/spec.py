@@ -4,14 +4,11 @@
 sum of two bf16.
 """
 
-from itertools import product
-
 from sparsekit.model import (
     TRITON_TARGETS,
     Arg,
     Call,
     Entry,
-    Instance,
     Kernel,
     Launch,
     Override,
@@ -21,7 +18,6 @@ from sparsekit.model import (
 
 _HEAD_DIM = 512
 _FEW_HEADS = 16  # a block of triton/sparse_attn_paged
-_COUNTS, _LSE = "has_cmp_counts", "has_lse"
 
 _POOLS = (
     Arg("window_pool_ptr", "*bf16", "window_pool", divisible_by=16),
@@ -43,9 +39,9 @@ PREFILL = Entry(
         *_POOLS,
         Arg("attn_sink_ptr", "*fp32", "attn_sink"),
         Arg("topk_idxs_ptr", "*i32", "topk_idxs"),
-        Arg("cmp_counts_ptr", "*i32", "cmp_counts", only_if=_COUNTS),
+        Arg("cmp_counts_ptr", "*i32", "cmp_counts"),
         Arg("out_ptr", "*bf16", "out", divisible_by=16),
-        Arg("lse_ptr", "*fp32", "lse", only_if=_LSE),
+        Arg("lse_ptr", "*fp32", "lse"),
         Arg("softmax_scale", "fp32"),
         Arg("m", "i32"),
         Arg("h", "i32"),
@@ -57,13 +53,13 @@ PREFILL = Entry(
         *_POOL_STRIDES,
         Arg("topk_idxs_b_stride", "i64", "topk_idxs.stride(0)"),
         Arg("topk_idxs_m_stride", "i64", "topk_idxs.stride(1)"),
-        Arg("cmp_counts_b_stride", "i64", "cmp_counts.stride(0)", only_if=_COUNTS),
-        Arg("cmp_counts_m_stride", "i64", "cmp_counts.stride(1)", only_if=_COUNTS),
+        Arg("cmp_counts_b_stride", "i64", "cmp_counts.stride(0)"),
+        Arg("cmp_counts_m_stride", "i64", "cmp_counts.stride(1)"),
         Arg("out_b_stride", "i64", "out.stride(0)", divisible_by=8),
         Arg("out_m_stride", "i64", "out.stride(1)", divisible_by=8),
         Arg("out_h_stride", "i64", "out.stride(2)", divisible_by=8),
-        Arg("lse_b_stride", "i64", "lse.stride(0)", only_if=_LSE),
-        Arg("lse_m_stride", "i64", "lse.stride(1)", only_if=_LSE),
+        Arg("lse_b_stride", "i64", "lse.stride(0)"),
+        Arg("lse_m_stride", "i64", "lse.stride(1)"),
     ),
 )
 SPLIT = Entry(
@@ -72,7 +68,7 @@ SPLIT = Entry(
         Arg("q_ptr", "*bf16", "q", divisible_by=16),
         *_POOLS,
         Arg("topk_idxs_ptr", "*i32", "topk_idxs"),
-        Arg("cmp_counts_ptr", "*i32", "cmp_counts", only_if=_COUNTS),
+        Arg("cmp_counts_ptr", "*i32", "cmp_counts"),
         Arg("partial_out_ptr", "*fp32", "partial_out", divisible_by=16),
         Arg("partial_lse_ptr", "*fp32", "partial_lse"),
         Arg("softmax_scale", "fp32"),
@@ -84,7 +80,7 @@ SPLIT = Entry(
         Arg("q_h_stride", "i64", "q.stride(2)", divisible_by=8),
         *_POOL_STRIDES,
         Arg("topk_idxs_b_stride", "i64", "topk_idxs.stride(0)"),
-        Arg("cmp_counts_b_stride", "i64", "cmp_counts.stride(0)", only_if=_COUNTS),
+        Arg("cmp_counts_b_stride", "i64", "cmp_counts.stride(0)"),
     ),
 )
 MERGE = Entry(
@@ -94,22 +90,14 @@ MERGE = Entry(
         Arg("partial_lse_ptr", "*fp32", "partial_lse"),
         Arg("attn_sink_ptr", "*fp32", "attn_sink"),
         Arg("out_ptr", "*bf16", "out", divisible_by=16),
-        Arg("lse_ptr", "*fp32", "lse", only_if=_LSE),
+        Arg("lse_ptr", "*fp32", "lse"),
         Arg("h", "i32"),
         Arg("n_splits", "i32"),
         Arg("out_b_stride", "i64", "out.stride(0)", divisible_by=8),
         Arg("out_h_stride", "i64", "out.stride(2)", divisible_by=8),
-        Arg("lse_b_stride", "i64", "lse.stride(0)", only_if=_LSE),
+        Arg("lse_b_stride", "i64", "lse.stride(0)"),
     ),
 )
-
-
-def instances() -> tuple[Instance, ...]:
-    """With and without counts and lse, which models do without."""
-    return tuple(
-        Instance(constants={_COUNTS: counts, _LSE: lse}, default=not lse)
-        for counts, lse in product((0, 1), repeat=2)
-    )
 
 
 def reject(variant: Variant, call: Call) -> str | None:
@@ -168,7 +156,6 @@ KERNEL = Kernel(
         _variant("heads64", 1, _MORE_ROWS),
         _variant("heads64_fine", 2, _FEWER_HEADS),
     ),
-    instances=instances(),
     reject=reject,
     launches=launches,
     proven_on=(),
