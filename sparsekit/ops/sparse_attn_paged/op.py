@@ -140,6 +140,7 @@ _CORNERS = [
     _pair("nan_listed", 4, 16, 100, 50, indices="interior", values="nan"),
     _pair("scale_zero", 3, 16, 100, 50, scale=0.0, **_MIXED),
     _pair("scale_negative", 3, 16, 100, 50, scale=-0.7, **_MIXED),
+    _pair("few_columns", 1, 20, 40, 16, **_MIXED),
     _pair("no_columns", 2, 16, 0, 0),
     _pair("no_rows", 2, 16, 20, 10, n_win=0, n_cmp=0, indices="empty"),
     _pair("far_window", 3, 16, 128, 64, n_win=60_000, window_pool_pad=_FAR_ROW_PAD),
