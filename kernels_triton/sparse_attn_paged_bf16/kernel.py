@@ -262,7 +262,7 @@ def sparse_attn_paged_bf16_prefill(
     )
 
     # The heads again, in a form that is not merged with the first: kept over the tile loop they
-    # and their masks take 8 registers, and past 128 an SM holds one block instead of two.
+    # and their masks take registers, of which few are left.
     heads = tl.program_id(0) * BLOCK_H - row * (head_blocks * BLOCK_H) + tl.arange(0, BLOCK_H)
     real_head = heads < h
     sink = tl.load(attn_sink_ptr + heads, mask=real_head, other=float("-inf"))
