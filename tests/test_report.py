@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -248,6 +248,52 @@ def test_a_comparison_with_the_emulator_is_shown(tmp_path, run_cli):
     ]
     assert "Tasks: 8 of 9 done; cases skipped: 3; instances that did not run: k:v d576." in text
     assert "Failed: k:w; mma.sync.y; cvt.x." in text
+
+
+def checked(kernel, variant, case, against="float64", skipped=False, **distances):
+    """A result of verify as a file has it; distances: the largest one of each output."""
+    outputs = {n: asdict(OutputCheck(True, "0", max_abs=found)) for n, found in distances.items()}
+    return {
+        "op": "op", "kernel": kernel, "variant": variant, "arch": "sm_90a", "case": case,
+        "against": against, "skipped": skipped, "outputs": outputs,
+    }  # fmt: skip
+
+
+ACCURACY = {
+    "schema": 1, "kind": "verify", "environment": TOLD,
+    "results": [
+        checked("op", "plain", "a", out=0.5, lse=0.25),
+        checked("op", "plain", "a", against="op:other", out=9.0),
+        checked("k", "new", "a", out=0.75, lse=0.125),
+        checked("op", "plain", "b", out=0.25, lse=0.0),
+        checked("k", "new", "b", out=0.625, lse=0.5),
+        checked("k", "few", "b", skipped=True),
+        checked("k", "few", "c", out=1.0, lse=None),
+    ],
+}  # fmt: skip
+
+
+def test_distances_from_float64_are_shown_beside_those_of_the_first_kernel(tmp_path, run_cli):
+    rows, text = section_of(ACCURACY, "accuracy", tmp_path, run_cli)
+    assert rows == [
+        ["a", "out", "0.5", "0.75 (1.50)", "–"],
+        ["a", "lse", "0.25", "0.125 (0.50)", "–"],
+        ["b", "out", "0.25", "0.625 (2.50)", "–"],
+        ["b", "lse", "0", "0.5", "–"],
+        ["c", "out", "–", "–", "1"],
+    ]
+    assert "| case | output | plain | k:new | k:few |" in re.sub(" +", " ", text)
+    assert "The most for out: k:new 2.50 (b)." in text
+    assert "The most for lse: k:new 0.50 (a)." in text
+    assert "9" not in text.partition("The most")[0]
+
+
+def test_accuracy_of_several_archs_is_told_apart(tmp_path, run_cli):
+    other = [{**r, "arch": "sm_80"} for r in ACCURACY["results"][:1]]
+    data = {**ACCURACY, "results": ACCURACY["results"][:1] + other}
+    rows, text = section_of(data, "accuracy", tmp_path, run_cli)
+    assert rows[0] == ["a", "out", "0.5", "0.5 (1.00)"]
+    assert "| plain sm_90a | plain sm_80 |" in re.sub(" +", " ", text)
 
 
 def test_rows_of_a_kernel_are_shown_beside_what_was_asked_for(tmp_path, run_cli):

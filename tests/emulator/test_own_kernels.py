@@ -87,6 +87,7 @@ UNREACHABLE = (
 """(kernel, entry, what its block looks like, why nothing reaches it)."""
 # The smoke cases have neither many heads nor long rows; these have tests with cases that do.
 REACHED_ELSEWHERE = {
+    "sparse_attn_paged_bf16": "test_sparse_attn_paged_bf16.py",
     "sparse_attn_paged_sm90": "test_sparse_attn_paged_sm90.py",
     "sparse_prefill_sm90": "test_sparse_prefill_sm90.py",
     "sparse_prefill_sm90_few": "test_sparse_prefill_sm90_few.py",
@@ -97,7 +98,7 @@ REACHED_ELSEWHERE = {
     "sparse_prefill_sm120": "test_sparse_prefill_sm120.py",
 }
 # Of each op with such kernels.
-FEW_CASES = ("length_8_*", "prefill_small", "rows_9", "decode_16_nan")
+FEW_CASES = ("length_8_*", "prefill_small", "rows_9", "decode_16_nan", "few_columns_m1")
 
 
 @pytest.fixture(
@@ -186,7 +187,7 @@ def test_what_was_skipped_has_a_reason(report):
         if result["skipped"]:
             assert re.search(
                 "not built|for prefill|for one query a row|"
-                "for calls of (at most (8|16|32)|more than 64) heads",
+                "for calls of (at most (8|16|32)|more than 64) heads|for more than 16 heads",
                 result["reason"],
             )
 
@@ -261,5 +262,5 @@ def test_a_row_is_quick(arch, shipped_store):
 def test_what_is_reached_elsewhere_has_a_test_of_it():
     for kernel, file in REACHED_ELSEWHERE.items():
         text = (ROOT / "tests" / "emulator" / file).read_text()
-        assert re.search(rf"cu/{kernel}[:\"]", text)
+        assert re.search(rf"(cu|triton)/{kernel}[:\"]", text)
         assert "def test_every_block_of_code_runs" in text

@@ -142,6 +142,25 @@ def test_a_result_that_depends_on_the_schedule_names_both(verify):
     assert "random(" in result["reason"]
 
 
+def test_misaligned_pools_are_right_by_the_slower_kernel_chosen_with_its_reason(cli, verify):
+    case = ["--case", "misaligned_m1", "--arch", "sm_90"]
+    asked = ["sparse_attn_paged", *case, "--device", "cpu", "--explain", "--format", "json"]
+    code, out, error = cli("run", *asked)
+    assert code == 0, error
+    *passed_over, last = json.loads(out)["decisions"]
+    assert last["taken"]
+    slower = "sparse_attn_paged:plain"
+    assert last["candidate"].startswith(f"{slower} [d512,has_cmp_counts0,has_lse1]")
+    found = {d["candidate"].partition(":")[0]: d["reason"] for d in passed_over}
+    off = "it assumes window_pool at a multiple of 16 bytes, found an address divisible by 2 only"
+    assert found["sparse_attn_paged_decode_sm90"] == off
+    assert found["sparse_attn_paged_bf16"] == off
+    code, told, _ = verify(slower, *case)
+    assert code == 0, told
+    assert all(r["ok"] for r in told["results"])
+    assert len(told["results"]) == 2  # random, and all-zero queries
+
+
 def test_the_same_code_on_the_same_data_runs_once(verify):
     code, told, _ = verify(SCALE, "--arch", "8.0,12.0")
     assert code == 0

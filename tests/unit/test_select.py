@@ -118,15 +118,15 @@ def test_a_pointer_to_other_elements_than_the_tensor_s_is_no_fit():
     assert "sparse_prefill_fwd takes q in bf16, found fp32" in reasons
 
 
-def paged_call(m: int, d: int = 512, **changed: tuple[int, ...]) -> Call:
+def paged_call(m: int, d: int = 512, h: int = 64, **changed: tuple[int, ...]) -> Call:
     """A call of sparse_attn_paged on packed tensors; changed: the strides of tensors by name."""
     shapes = {
-        "q": (2, m, 64, d), "window_pool": (300, d), "cmp_pool": (400, d), "attn_sink": (64,),
-        "topk_idxs": (2, m, 640), "out": (2, m, 64, d),
+        "q": (2, m, h, d), "window_pool": (300, d), "cmp_pool": (400, d), "attn_sink": (h,),
+        "topk_idxs": (2, m, 640), "out": (2, m, h, d),
     }  # fmt: skip
     types = {"attn_sink": "fp32", "topk_idxs": "i32"}
     return Call(
-        dims={"b": 2, "m": m, "h": 64, "d": d, "n_win": 300, "n_cmp": 400, "topk": 640},
+        dims={"b": 2, "m": m, "h": h, "d": d, "n_win": 300, "n_cmp": 400, "topk": 640},
         dtypes={name: types.get(name, "bf16") for name in shapes},
         shapes=shapes,
         strides={**{n: packed_strides(s) for n, s in shapes.items()}, **changed},
@@ -160,3 +160,100 @@ def test_what_it_does_not_take_another_kernel_does(call):
     told = [d for d in decisions(call, "cu/sparse_attn_paged_sm90") if d.taken]
     assert told == []
     assert not paged_taken(call).startswith("sparse_attn_paged_sm90:")
+
+
+def on(capability: tuple[int, int], call: Call) -> Call:
+    return replace(call, device=replace(H200, compute_capability=capability))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (10, 0), (11, 0), (12, 0)])
+@pytest.mark.parametrize("m", [1, 2])
+def test_where_no_cuda_kernel_is_bf16_goes_before_tf32_for_more_heads_than_a_block(capability, m):
+    assert paged_taken(on(capability, paged_call(m))) == "sparse_attn_paged_bf16:heads64"
+    few, narrow = paged_call(m, h=16), paged_call(m, d=256)
+    assert [paged_taken(on(capability, c)) for c in (few, narrow)] == [
+        "sparse_attn_paged:hint16"
+    ] * 2
+    reasons = [d.reason for d in decisions(on(capability, few), "triton/sparse_attn_paged_bf16")]
+    assert "it is for more than 16 heads, found 16" in reasons
+
+
+@pytest.mark.parametrize(("m", "kernel"), [(1, "decode_sm90:folded"), (2, "sm90:skip")])
+def test_on_hopper_the_cuda_kernels_go_before_bf16(m, kernel):
+    assert paged_taken(paged_call(m)) == f"sparse_attn_paged_{kernel}"
+
+
+POOLS = ("window_pool", "cmp_pool")
+
+
+def misaligned(call: Call, pool: str, how: str) -> Call:
+    """The call with a pool that is a view: from another column of its rows, or of longer rows."""
+    if how == "column":
+        return replace(call, alignments={**call.alignments, pool: 2})
+    return replace(call, strides={**call.strides, pool: (call.dims["d"] + 4, 1)})
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)])
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("how", ["column", "rows"])
+def test_a_misaligned_pool_is_for_the_kernel_that_assumes_nothing_and_says_why(
+    capability, m, pool, how
+):
+    told = decisions(on(capability, misaligned(paged_call(m), pool, how)), "sparse_attn_paged")
+    first = next(i for i, d in enumerate(told) if d.taken)
+    assert told[first].subject.startswith("sparse_attn_paged:plain [d512,has_cmp_counts0,has_lse0]")
+    passed_over = told[:first]
+    kernels = {"sparse_attn_paged_bf16", "sparse_attn_paged"}
+    if capability == (9, 0):
+        kernels.add("sparse_attn_paged_decode_sm90" if m == 1 else "sparse_attn_paged_sm90")
+    wanted = {
+        "column": (f"{pool} at a multiple of 16 bytes, found", f"{pool} must lie at a multiple"),
+        "rows": (f"{pool}.stride(0) to be a multiple of", f"row stride of {pool} must be"),
+    }[how]
+    saying = [d for d in passed_over if any(w in d.reason for w in wanted)]
+    assert {d.subject.partition(":")[0] for d in saying} == kernels
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(
+    ("reference", "m"),
+    [
+        ("cu/sparse_attn_paged_sm90", 2), ("cu/sparse_attn_paged_decode_sm90", 1),
+        ("triton/sparse_attn_paged_bf16", 1), ("triton/sparse_attn_paged_bf16", 2),
+        ("sparse_attn_paged:hint16", 1), ("sparse_attn_paged:hint16", 2),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_was_named_refuses_a_misaligned_pool(reference, m, pool):
+    assert taken(paged_call(m), reference) is not None
+    for how in ("column", "rows"):
+        told = decisions(misaligned(paged_call(m), pool, how), reference)
+        assert not any(d.taken for d in told)
+        assert any(pool in d.reason for d in told)
+
+
+def pool_call(**alignments: int) -> Call:
+    """A call of gated_pool on packed tensors in the model's element types."""
+    shapes = {"kv": (3, 8, 512), "score": (3, 8, 512), "out": (3, 1, 512)}
+    return Call(
+        dims={"B": 3, "R": 8, "D": 512},
+        dtypes={"kv": "fp32", "score": "fp32", "out": "bf16"},
+        shapes=shapes,
+        strides={n: packed_strides(s) for n, s in shapes.items()},
+        alignments={**dict.fromkeys(shapes, 256), **alignments},
+        scalars={},
+        device=H200,
+    )
+
+
+@pytest.mark.parametrize("tensor", ["kv", "score"])
+def test_a_misaligned_view_is_pooled_by_an_instance_that_assumes_nothing(tensor):
+    fits, shifted = pool_call(), pool_call(**{tensor: 4})
+    assert taken(fits, "gated_pool") == taken(shifted, "gated_pool")  # it loads single elements
+    aligned = "kv_fp32,score_fp32,out_bf16,aligned"
+    assert taken(fits, "triton/gated_pool") == f"gated_pool:unroll2 [{aligned}] sm_90a"
+    told = decisions(shifted, "triton/gated_pool")
+    reason = f"it assumes {tensor} at a multiple of 16 bytes, found an address divisible by 4 only"
+    assert reason in [d.reason for d in told]
+    plain = aligned.removesuffix(",aligned")
+    assert next(d for d in told if d.taken).subject == f"gated_pool:unroll2 [{plain}] sm_90a"

@@ -67,7 +67,8 @@ def _case(
         "indices": "random", "counts": "none", "sink": "finite", "scale": d**-0.5,
         "return_lse": False, "values": "normal", "alias_pools": False, "q_pad": 0,
         "window_pool_pad": 0, "cmp_pool_pad": 0, "topk_idxs_pad": 0, "topk_idxs_offset": 0,
-        "window_pool_row_offset": 0, "cmp_pool_row_offset": 0,
+        "window_pool_offset": 0, "cmp_pool_offset": 0, "window_pool_row_offset": 0,
+        "cmp_pool_row_offset": 0,
     }  # fmt: skip
     return Case(name, dims, tuple(tags.split()), {**known, **options}, seed=sum(name.encode()))
 
@@ -134,9 +135,12 @@ _CORNERS = [
     *(_pair(f"counts_{k}", 20, 16, 200, 70, counts=k, **_MIXED) for k in _COUNTS),
     _pair("one_pool", 3, 16, 200, 70, alias_pools=True),
     _pair("row_offset", 3, 16, 200, 70, indices="interior", **_OFFSETS),
+    # From another column of longer rows; and rows that start at any multiple of 8 bytes.
+    _pair("misaligned", 2, 20, 100, 50, window_pool_offset=1, cmp_pool_pad=4, **_MIXED),
     _pair("nan_listed", 4, 16, 100, 50, indices="interior", values="nan"),
     _pair("scale_zero", 3, 16, 100, 50, scale=0.0, **_MIXED),
     _pair("scale_negative", 3, 16, 100, 50, scale=-0.7, **_MIXED),
+    _pair("few_columns", 1, 20, 40, 16, **_MIXED),
     _pair("no_columns", 2, 16, 0, 0),
     _pair("no_rows", 2, 16, 20, 10, n_win=0, n_cmp=0, indices="empty"),
     _pair("far_window", 3, 16, 128, 64, n_win=60_000, window_pool_pad=_FAR_ROW_PAD),
