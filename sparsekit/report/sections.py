@@ -11,6 +11,7 @@ from sparsekit.model.bench import BenchResult
 from sparsekit.model.results import FLOAT64
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
+from sparsekit.report.emulation import emulated_parts
 from sparsekit.report.on_gpu import control, emulator, rows, tried
 from sparsekit.report.profile import profile_parts
 from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, profile_results
@@ -94,6 +95,18 @@ def _bitwise(results: Sequence[Mapping[str, Any]]) -> str:
         f"Bit for bit: {sum(r['ok'] is True for r in compared)} of {len(compared)} comparisons, "
         f"{same} of {tensors} tensors."
     )
+
+
+def emulated(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
+    """What was verified on the CPU, by schedules, and whether variants gave the same bits."""
+    results = [
+        r
+        for file in of_kind(stored, "verify")
+        if file.environment.get("emulated")
+        for r in file.data["results"]
+        if wanted.takes(r["op"], r["case"])
+    ]
+    return list(emulated_parts(results))
 
 
 def sanitizer(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
@@ -188,13 +201,14 @@ def _made(file: Stored) -> tuple[Cell, ...]:
 
 SECTIONS: dict[str, Callable[[Sequence[Stored], Wanted], list[Part]]] = {
     "machine": machine, "resources": resources, "checks": checks, "sanitizer": sanitizer,
-    "emulator": emulator, "control": control, "rows": rows, "tried": tried, "overview": overview,
-    "times": times, "rates": rates, "conditions": conditions, "profile": profile, "footer": footer,
+    "emulated": emulated, "emulator": emulator, "control": control, "rows": rows, "tried": tried,
+    "overview": overview, "times": times, "rates": rates, "conditions": conditions,
+    "profile": profile, "footer": footer,
 }  # fmt: skip
 # What a page for a pull request shows, in order; the last ones go first when it is too long.
 PAGE = (
-    "resources", "checks", "sanitizer", "emulator", "control", "rows", "times", "profile", "rates",
-    "conditions", "footer",
+    "resources", "checks", "emulated", "sanitizer", "emulator", "control", "rows", "times",
+    "profile", "rates", "conditions", "footer",
 )  # fmt: skip
 _EXPENDABLE = ("conditions", "rates")
 
