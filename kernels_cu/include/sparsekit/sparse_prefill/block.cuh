@@ -83,6 +83,7 @@ struct Arguments {
 ///   Tile, at(tile, row, line, column)  a tile, and where a column of a line of a row is
 ///   kRowStrideBytes, kLineStrideBytes  from there to the next row, and to the next line
 ///   kNeedsRows                         a pool without rows must not be asked
+///   kLaneAnew                          the lane is read anew behind the tiles, not kept over them
 ///   row_of(thread)                     the row of a tile whose index the thread hands to gather()
 ///   gather(smem, stage_bytes, thread, index, s_kv)  starts a tile into the stage at stage_bytes
 ///   started()                          called after each gather(), and where no tile is left for
@@ -254,8 +255,7 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
     }
 
     const Work output = this_block(a.h_q);
-    // Anew, too: kept over the loop, the lane is spilled for sm_120 by NVRTC 13.2.
-    const int end_thread = tid_x(), end_lane = end_thread % kWarp;
+    const int end_lane = Rows::kLaneAnew ? tid_x() % kWarp : lane;
     const long long first_out_row =
         static_cast<long long>(output.token) * a.h_q + output.first_head;
     if (warp < kHeadGroups) {
@@ -264,7 +264,7 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
       rows.poison += __shfl_xor_sync(0xffffffff, rows.poison, 1);
       rows.poison += __shfl_xor_sync(0xffffffff, rows.poison, 2);
       const bool empty = rows.sum == 0.0f && rows.poison == 0.0f;
-      const int head = end_thread / 4;
+      const int head = tid_x() / 4;
       if (end_lane % 4 == 0) {
         const bool has_sink = a.attn_sink != nullptr && head < output.heads;
         const float sink = has_sink ? __ldg(a.attn_sink + output.first_head + head) : -infinity();
