@@ -75,7 +75,7 @@ WRONG = {
     "against without bitwise": (["verify", "gated_pool", "--against", "x"], 2, "--bitwise"),
     "inputs and bits": (["verify", "gated_pool", "--inputs", "x", "--bitwise"], 2, "float64"),
     "inputs and cases": (["verify", "gated_pool", "--inputs", "x", "--case", "*"], 2, "float64"),
-    "set without inputs": (["verify", "gated_pool", "--set", "out_dtype=fp32"], 2, "--inputs"),
+    "set that no case has": (["verify", "gated_pool", "--set", "h_q=90"], 2, "--set h_q=90"),
     "device that is none": (["verify", "gated_pool", "--device", "tpu"], 2, "cuda, cuda:N or cpu"),
     "several ops to run": (["run", "*", "--case", "r8_d128"], 2, "several ops"),
     "condition that is none": (["bench", "gated_pool", "--fail-if", "slow"], 2, "'ratio>1.02'"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from sparsekit.cli.prove_command import command
+from sparsekit.errors import UsageError
 from sparsekit.model.call import Device
 from sparsekit.operators.own_process import Ended, run_again
 
@@ -33,10 +36,12 @@ def invoke(tmp_path, monkeypatch):
     def run(*arguments: str, codes: dict[str, int | None] | None = None):
         ran: list[tuple[str, ...]] = []
 
-        def told(arguments, limit_s, *, talks):
-            assert (limit_s, talks) == (1800, True)
+        def told(arguments, limit_s, *, log):
+            assert (limit_s, log.suffix) == (1800, ".log")
             ran.append(tuple(arguments))
             code = (codes or {}).get(name_of(arguments), 0)
+            if code == -signal.SIGTERM:
+                os.kill(os.getpid(), signal.SIGTERM)
             if code in (0, 1):
                 Path(arguments[arguments.index("-o") + 1]).write_text("{}")
             return Ended(code)
@@ -106,8 +111,35 @@ def test_without_a_gpu_nothing_is_proven(run_cli, tmp_path):
     assert "look at the commands with -n" in done.stderr
 
 
+def test_a_kernel_without_code_for_the_gpu_is_refused_before_anything_runs(invoke):
+    done, ran = invoke("cu/sparse_prefill_sm100", "cu/sparse_prefill_sm120")
+    assert (type(done.exception), ran) == (UsageError, [])
+    text = "cu/sparse_prefill_sm120 has no code for 10.0; it is for sm_120, sm_121"
+    assert text in str(done.exception)
+    assert not Path("proof").exists()
+
+
+def test_stopped_midway_it_says_what_there_is_and_leaves_no_old_result(invoke):
+    Path("proof").mkdir()
+    for old in ("bench-sparse_prefill.json", "page.md"):
+        Path("proof", old).write_text("of another day")
+    done, ran = invoke("cu/sparse_prefill_sm100", codes={"bitwise": -signal.SIGTERM})
+    assert done.exit_code != 0
+    assert [name_of(c) for c in ran] == ["verify", "bitwise"]
+    assert "stopped; there are proof/verify-sparse_prefill.json" in done.stderr
+    assert [f.name for f in Path("proof").iterdir()] == ["verify-sparse_prefill.json"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def test_a_process_that_takes_too_long_is_ended():
     assert run_again(["--help"], 0.01) == Ended(None)
     assert run_again(["--help"], 60).code == 0
     wrong = run_again(["no-such-command"], 60)
     assert (wrong.code, "no-such-command" in wrong.stderr) == (2, True)
+
+
+def test_what_a_process_says_is_kept(tmp_path, capsys):
+    log = tmp_path / "step.log"
+    assert run_again(["no-such-command"], 60, log=log) == Ended(2)
+    assert "no-such-command" in log.read_text()
+    assert capsys.readouterr().err == log.read_text()

@@ -296,6 +296,38 @@ def test_accuracy_of_several_archs_is_told_apart(tmp_path, run_cli):
     assert "| plain sm_90a | plain sm_80 |" in re.sub(" +", " ", text)
 
 
+def emulated_result(variant: str, case: str, digest: str, random: int, **more) -> dict:
+    schedules = ["lazy", "eager", *(f"random({n})" for n in range(random))]
+    return {
+        "op": "o", "kernel": "k", "variant": variant, "arch": "sm_100a", "case": case, "ok": True,
+        "skipped": False, "reason": None, "launches": len(schedules), "schedules": schedules,
+        "outputs": {"out": {"sha256": digest}}, **more,
+    }  # fmt: skip
+
+
+def test_what_was_emulated_is_counted_by_schedules_and_held_against_other_variants(
+    tmp_path, run_cli
+):
+    idle = {"schedules": [], "outputs": {}, "ok": None, "skipped": True}
+    results = [
+        emulated_result("v", "a", "1", 20), emulated_result("w", "a", "1", 20),
+        emulated_result("v", "b", "2", 0), emulated_result("w", "b", "3", 0),
+        emulated_result("v", "c", "4", 0),
+        emulated_result("v", "d", "", 0, reason="too large\nfor this", **idle),
+        emulated_result("w", "c", "", 0, reason="no kernel takes this call\n  k:w", **idle),
+    ]  # fmt: skip
+    told = {"schema": 1, "kind": "verify", "environment": {"emulated": True}, "results": results}
+    rows, text = section_of(told, "emulated", tmp_path, run_cli)
+    assert rows == [
+        ["k:v", "sm_100a", "lazy, eager", "2", "4", "2", "0", "0 of 1"],
+        ["k:v", "sm_100a", "lazy, eager, 20 random", "1", "22", "1", "0", "1 of 1"],
+        ["k:w", "sm_100a", "lazy, eager", "1", "2", "1", "0", "0 of 1"],
+        ["k:w", "sm_100a", "lazy, eager, 20 random", "1", "22", "1", "0", "1 of 1"],
+    ]
+    assert text.count("Left out") == 1
+    assert "Left out: d: too large." in text
+
+
 def test_rows_of_a_kernel_are_shown_beside_what_was_asked_for(tmp_path, run_cli):
     rows, text = section_of(ROWS, "rows", tmp_path, run_cli)
     assert "Rows on NVIDIA H200" in text

@@ -23,6 +23,7 @@ struct CopiedRows {
     kRowStrideBytes = kDQk * sizeof(bf16),
     kLineStrideBytes = kLineBytes,
     kNeedsRows = 0,
+    kLaneAnew = 0,
     kGatherThreads = kBlockK * kLine / kChunk,      // one line of every row of a tile
     kGatherSplit = kValueThreads / kGatherThreads,  // lines of a row gathered at once
     kGatherLoads = (kLines + kGatherSplit - 1) / kGatherSplit,

@@ -25,12 +25,31 @@ SOFTMAX_CHAIN = SOFTMAX_ISSUE + 6 * 40 + 4 * 80
 # under Q K^T of its second tile.
 ITEM_CYCLES = 700
 SHARE_OF_PRODUCTS = 0.6  # of the shared-memory port while a product runs beside gather and softmax
+SHARED_BYTES = 232448  # of a block
 LEFT_OUT = 1.10  # bank conflicts, hand-overs, jitter: a guess
+
+# Few heads as the N side: a maximum over the 32 lanes of a warp, 5 shuffles and comparisons; bytes
+# of maxima and barriers.
+MAXIMUM_ISSUE = 10
+SWAPPED_REST_BYTES = 1024
+SOFTMAX_WARPS = 4
+FEW_HEADS = (8, 16, 32)
 
 ROWS = HEADS = 64
 D_V = 512
 LANES = 128
 BF16, FP32 = 2, 4
+
+
+def ring_cycles(shared_bytes: dict[str, float], stages: float) -> float:
+    """So that a tile has landed when its turn comes, every slot being in use.
+
+    Tile i + stages is gathered from the middle of P V of tile i to its own Q K^T: stages - 1 tiles
+    less Q K^T and half of P V, which follow each other.
+    """
+    q_k, p_v = (shared_bytes[p] / SHARED_BYTES_PER_CYCLE / SHARE_OF_PRODUCTS for p in "KV")
+    l2 = shared_bytes["gather"] / L2_BYTES_PER_CYCLE
+    return (L2_LATENCY + l2 + q_k + p_v / 2) / (stages - 1)
 
 
 @dataclass(frozen=True)
@@ -71,21 +90,68 @@ class Shape:
 
     @property
     def ring(self) -> float:
-        """So that a tile has landed when its turn comes, every slot being in use.
-
-        Tile i + stages is gathered from the middle of P V of tile i to its own Q K^T: stages - 1
-        tiles less Q K^T and half of P V, which follow each other.
-        """
-        q_k, p_v = (
-            self.shared_bytes[part] / SHARED_BYTES_PER_CYCLE / SHARE_OF_PRODUCTS for part in "KV"
-        )
-        return (L2_LATENCY + self.l2 + q_k + p_v / 2) / (self.stages - 1)
+        return ring_cycles(self.shared_bytes, self.stages)
 
     @property
     def parts(self) -> dict[str, float]:
         return {
             "tensor": self.tensor, "shared memory": self.shared, "L2": self.l2, "ring": self.ring,
             "softmax, S to P": SOFTMAX_CHAIN,
+        }  # fmt: skip
+
+    @property
+    def tile(self) -> float:
+        return max(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """Few heads as the N side, of which no kernel exists: S^T = K Q^T, O^T += V^T P^T.
+
+    K and V are the A of their products and cross the port as often as when they are B. Q and P are
+    B, which only shared memory can be: Q lies there for the whole item, beside the ring.
+    """
+
+    heads: int
+    d_qk: int
+
+    @property
+    def stages(self) -> float:
+        """In halves, as slots are gathered anew."""
+        q, p = self.heads * self.d_qk * BF16, self.heads * ROWS * BF16
+        half = ROWS // 2 * self.d_qk * BF16
+        return (SHARED_BYTES - q - p - SWAPPED_REST_BYTES) // half / 2
+
+    @property
+    def tensor(self) -> float:
+        """S^T has M = 64, which takes the time of 128; O^T has 4 x 128."""
+        return ROWS * self.heads * (2 * self.d_qk + D_V) / MAC_PER_CYCLE
+
+    @property
+    def shared_bytes(self) -> dict[str, float]:
+        p = ROWS * self.heads * BF16
+        return {
+            "gather": ROWS * self.d_qk * BF16,
+            "K": (ROWS + self.heads) * self.d_qk * BF16,  # with Q
+            "V": ROWS * D_V * BF16 + D_V // LANES * p,  # with P, for each 128 rows of O^T
+            "P": p,
+            "maxima": 2 * SOFTMAX_WARPS * self.heads * FP32,
+        }
+
+    @property
+    def softmax(self) -> float:
+        """A lane has a token: the heads' share of SOFTMAX_ISSUE, and each maximum over lanes."""
+        issue = SOFTMAX_ISSUE * self.heads / HEADS + self.heads * MAXIMUM_ISSUE
+        return issue + 2 * 40 + 4 * 80
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return {
+            "tensor": self.tensor,
+            "shared memory": sum(self.shared_bytes.values()) / SHARED_BYTES_PER_CYCLE,
+            "L2": self.shared_bytes["gather"] / L2_BYTES_PER_CYCLE,
+            "ring": ring_cycles(self.shared_bytes, self.stages),
+            "softmax, S to P": self.softmax,
         }  # fmt: skip
 
     @property
@@ -171,5 +237,24 @@ def time_table() -> str:
     return table(head, rows)
 
 
+def few_heads_table() -> str:
+    """Few heads, padded to 64 as the kernel does, or swapped to be the N side."""
+    rows = []
+    for d_qk, padded in ONE.items():
+        for heads in FEW_HEADS:
+            swapped = Swapped(heads, d_qk)
+            limit = max(swapped.parts, key=lambda part: swapped.parts[part])
+            rows.append([
+                f"{heads}, {d_qk}", f"{padded.tile:.0f}", f"{swapped.tile:.0f}",
+                f"{limit}, {swapped.stages:g} slots", f"{padded.tile / swapped.tile:.2f}",
+            ])  # fmt: skip
+    head = ["h_q, d_qk", "padded, cycles a tile", "swapped", "which bounds it", "padded / swapped"]
+    return table(head, rows)
+
+
+def tables() -> str:
+    return "\n\n".join((tile_table(), time_table(), few_heads_table()))
+
+
 if __name__ == "__main__":
-    print(tile_table(), time_table(), sep="\n\n")
+    print(tables())

@@ -32,6 +32,7 @@ struct GatheredRows {
     kRowStrideBytes = kLineBytes,
     kLineStrideBytes = kBlockK * kLineBytes,
     kNeedsRows = 1,
+    kLaneAnew = 1,  // NVRTC 13.2 spills it else
     kRows = 4,  // of a gather4
     kGroups = kBlockK / kRows,
     kParts = kValueWarps / kGroups,

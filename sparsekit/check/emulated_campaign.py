@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from sparsekit.discover import Catalog, Choice
 from sparsekit.emulator import Launches, Schedule
 from sparsekit.errors import SpecError, TooLargeError, ToolchainError
 from sparsekit.model.arch import Arch, ArchRequest, parse_arch
-from sparsekit.model.op import Case, Op
+from sparsekit.model.op import Case, Op, with_settings
 from sparsekit.model.results import FLOAT64, VerifyResult
 from sparsekit.settings import Settings
 from sparsekit.store.local import Store
@@ -40,12 +40,22 @@ class EmulatedKernel:
 
 @dataclass(frozen=True)
 class CaseTask:
-    """One case with one of its data sets, for all kernels of an op. flop: of all of them."""
+    """One case with one of its data sets, for all kernels of an op. flop: of all of them.
+
+    changes: what the case takes instead of its own sizes and options, in their order.
+    """
 
     kernels: tuple[EmulatedKernel, ...]
     case: str
     probe: str
     flop: int
+    changes: tuple[tuple[str, str], ...] = ()
+
+    def of(self, op: Op) -> Case:
+        """The case as it is emulated."""
+        case = op.case(self.case)
+        assert case is not None
+        return with_settings(op, case.for_emulator(), dict(self.changes))
 
     def __str__(self) -> str:
         return f"case {self.case} ({self.probe})"
@@ -125,7 +135,10 @@ def _is_built(choice: Choice, target: Arch, planner: Planner, store: Store) -> b
 
 
 def tasks_of(
-    targets: Sequence[tuple[Choice, Arch]], patterns: Sequence[str], tags: Sequence[str]
+    targets: Sequence[tuple[Choice, Arch]],
+    patterns: Sequence[str],
+    tags: Sequence[str],
+    changes: Mapping[str, str],
 ) -> list[CaseTask]:
     """The tasks, longest first. Raises UsageError where an op has no such case."""
     by_op: dict[str, tuple[Op, list[EmulatedKernel]]] = {}
@@ -136,7 +149,13 @@ def tasks_of(
             reference = f"{choice.kernel.folder}:{variant}{suffix}"
             kernels.append(EmulatedKernel(reference, variant, str(target)))
     tasks = [
-        CaseTask(tuple(kernels), case.name, p, op.work(case.for_emulator()).flop * len(kernels))
+        CaseTask(
+            tuple(kernels),
+            case.name,
+            p,
+            op.work(with_settings(op, case.for_emulator(), changes)).flop * len(kernels),
+            tuple(changes.items()),
+        )
         for op, kernels in by_op.values()
         for case in chosen_cases(op, patterns, tags)
         for p in op.probes
@@ -182,9 +201,7 @@ class CaseWork:
         self, op: Op, subjects: Sequence[EmulatedSubject], task: CaseTask
     ) -> Iterator[VerifyResult]:
         reference = load_reference(op)
-        found = op.case(task.case)
-        assert found is not None
-        case: Case = found.for_emulator()
+        case = task.of(op)
         try:
             workload = make_workload(op, reference, case, task.probe, CPU)
         except TooLargeError as error:

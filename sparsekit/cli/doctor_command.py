@@ -28,6 +28,7 @@ _PACKAGES = (
     "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-nvdisasm", "safetensors",
     "zstandard",
 )  # fmt: skip
+_WITHOUT_CUDA = "+cpu"
 _INSTALL = "pip install -c constraints.txt"
 
 
@@ -75,9 +76,9 @@ def _findings(cache_dir: Path | None) -> Iterator[Finding]:
         sys.version_info >= (3, 11),
         f"{platform.python_version()} on {platform.platform()}",
     )
-    for package in _PACKAGES:
-        yield _package(package)
     probe = probe_devices()
+    for package in _PACKAGES:
+        yield _package(package, with_gpu=bool(probe.devices))
     yield from _gpus(probe)
     try:
         settings = load(cache_dir=cache_dir)
@@ -92,11 +93,14 @@ def _findings(cache_dir: Path | None) -> Iterator[Finding]:
         yield from _kernels(settings, device)
 
 
-def _package(name: str) -> Finding:
+def _package(name: str, *, with_gpu: bool) -> Finding:
     try:
-        return Finding(f"package {name}", True, importlib.metadata.version(name))
+        version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return Finding(f"package {name}", False, "not installed", f"{_INSTALL} {name}")
+    if name == "torch" and version.endswith(_WITHOUT_CUDA) and with_gpu:
+        return Finding(f"package {name}", False, version, "to run kernels, install a CUDA build")
+    return Finding(f"package {name}", True, version)
 
 
 def _gpus(probe: Probe) -> Iterator[Finding]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -30,6 +33,11 @@ class Step:
     arguments: tuple[str, ...]
     file: Path
     code: int | None = None
+
+    @property
+    def log(self) -> Path:
+        """What it said, which is there even where it had to be ended."""
+        return self.file.with_suffix(".log")
 
     @property
     def command(self) -> str:
@@ -73,12 +81,7 @@ def command(
     session = open_session(cache_dir, kernel_dirs)
     choices = session.catalog.resolve(references)
     if not (dry_run and references):
-        capability = _capability(device)
-        if not references:
-            choices = tuple(c for c in choices if _is_unproven(c, capability))
-        if not choices:
-            found = format_capability(capability)
-            raise UsageError(f"nothing is unproven on {found}; name what to prove")
+        choices = _for_device(choices, _capability(device), named=bool(references))
     options = [o for d in kernel_dirs for o in ("--kernels", str(d))]
     options += [] if cache_dir is None else ["--cache-dir", str(cache_dir)]
     groups = [_Proof(op, of_op, session.catalog, folder) for op, of_op in by_op(choices)]
@@ -86,10 +89,13 @@ def command(
     page = folder / "page.md"
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)
-        steps = [_ended(step, limit_min) for step in steps]
-        there = [str(s.file) for s in steps if s.file.is_file()]
-        if there:
-            steps.append(_ended(Step(("report", *there, "-o", str(page)), page), limit_min))
+        for step in steps:  # from before, they are no result of this run
+            step.file.unlink(missing_ok=True)
+        page.unlink(missing_ok=True)
+        with _told_when_stopped(steps):
+            steps = [_ended(step, limit_min) for step in steps]
+            if there := _there(steps):
+                steps.append(_ended(Step(("report", *there, "-o", str(page)), page), limit_min))
     emit(_document(steps, dry_run), form, output)
     if not dry_run:
         ctx.exit(max(_severity(step) for step in steps))
@@ -141,19 +147,52 @@ def _capability(device: str) -> Capability:
     return probe.devices[index].compute_capability
 
 
-def _is_unproven(choice: Choice, capability: Capability) -> bool:
-    kernel = choice.kernel
-    return bool(kernel.targets_for(capability)) and not kernel.is_proven_on(capability)
+def _for_device(
+    choices: Sequence[Choice], capability: Capability, *, named: bool
+) -> tuple[Choice, ...]:
+    """Those that have code for the device; where none was named, those that have not run there."""
+    found = format_capability(capability)
+    fit = [c for c in choices if c.kernel.targets_for(capability)]
+    if named:
+        for choice in choices:
+            if choice not in fit:
+                name, archs = choice.kernel.qualified_name, ", ".join(map(str, choice.kernel.archs))
+                raise UsageError(f"{name} has no code for {found}; it is for {archs}")
+        return tuple(fit)
+    unproven = tuple(c for c in fit if not c.kernel.is_proven_on(capability))
+    if not unproven:
+        raise UsageError(f"nothing is unproven on {found}; name what to prove")
+    return unproven
+
+
+def _there(steps: Sequence[Step]) -> list[str]:
+    return [str(s.file) for s in steps if s.file.is_file()]
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _told_when_stopped(steps: Sequence[Step]) -> Iterator[None]:
+    """Ended by a signal, too, this ends the step that runs, which has a session of its own."""
+    before = signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        yield
+    except KeyboardInterrupt:
+        there = _there(steps)
+        say(f"stopped; there are {', '.join(there)}" if there else "stopped before any result")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _ended(step: Step, limit_min: int) -> Step:
     from sparsekit.operators.own_process import run_again
 
     say(step.command)
-    step.file.unlink(missing_ok=True)  # one from before is no result of this run
-    return Step(
-        step.arguments, step.file, run_again(step.arguments, limit_min * 60, talks=True).code
-    )
+    ended = run_again(step.arguments, limit_min * 60, log=step.log)
+    return Step(step.arguments, step.file, ended.code)
 
 
 def _severity(step: Step) -> int:
@@ -165,12 +204,16 @@ def _document(steps: Sequence[Step], dry_run: bool) -> Document:
     data = {
         "schema": 1, "kind": "prove",
         "steps": [
-            {"command": s.command, "file": str(s.file), "exit_code": None if dry_run else s.code,
+            {"command": s.command, "file": str(s.file), "log": str(s.log),
+             "exit_code": None if dry_run else s.code,
              "ended": not dry_run and s.code is None}
             for s in steps
         ],
     }  # fmt: skip
     if dry_run:
         return Document(data, (Lines(tuple(s.command for s in steps), code=True),))
-    rows = [(s.told, s.command, str(s.file) if s.file.is_file() else None) for s in steps]
+    rows = [
+        (s.told, s.command, str(s.file) if s.file.is_file() else f"none; see {s.log}")
+        for s in steps
+    ]  # fmt: skip
     return Document(data, (Table("", ("", "command", "result"), rows),))

@@ -32,8 +32,13 @@ def case_of(op: Op, name: str, settings: Mapping[str, str]) -> Case:
     if found is None:
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"op {op.name} has no case {name!r}; its cases are {names}")
+    return changed_case(op, found, settings)
+
+
+def changed_case(op: Op, case: Case, settings: Mapping[str, str]) -> Case:
+    """The case with `--set` applied. Raises UsageError where that is no case of the op."""
     try:
-        case = with_settings(op, found, settings)
+        case = with_settings(op, case, settings)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if problem := check_case(op, case):

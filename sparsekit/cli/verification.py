@@ -12,12 +12,12 @@ from typing import Any
 
 from sparsekit.cli.emulation import emulated_targets, emulation_plan
 from sparsekit.cli.options import require_inputs, say
-from sparsekit.cli.selection import by_op, only, operator_of
+from sparsekit.cli.selection import by_op, changed_case, only, operator_of
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
 from sparsekit.errors import SpecError, UsageError
 from sparsekit.model.arch import Arch, parse_arch
-from sparsekit.model.op import TAGS, Op
+from sparsekit.model.op import TAGS, Op, with_settings
 from sparsekit.model.results import VerifyResult
 from sparsekit.toolchain.find import Toolchains
 
@@ -30,6 +30,7 @@ class Request:
     """What the options say, apart from the device.
 
     across: each under every other toolchain at hand against itself under the one it would use.
+    changes: sizes and options that the cases take instead of theirs, or the scalars of a file.
     """
 
     session: Session
@@ -41,8 +42,9 @@ class Request:
     tags: Sequence[str]
     bitwise: bool
     across: bool
+    changes: dict[str, str]
 
-    def require(self, file: Path | None, scalars: dict[str, str]) -> None:
+    def require(self, file: Path | None) -> None:
         """Raise UsageError for what is wrong whatever the machine has."""
         from sparsekit.check.campaign import chosen_cases
 
@@ -53,26 +55,27 @@ class Request:
         ops = by_op(self.choices)
         if file is None:
             for op, _ in ops:
-                chosen_cases(op, self.patterns, self.tags or TAGS)
+                for case in chosen_cases(op, self.patterns, self.tags or TAGS):
+                    changed_case(op, case, self.changes)
         elif len(ops) != 1:
             raise UsageError("--inputs holds the tensors of one op; name it")
         else:
-            require_inputs(file, ops[0][0], scalars)
+            require_inputs(file, ops[0][0], self.changes)
 
 
-def on_gpu(request: Request, file: Path | None, scalars: dict[str, str], device: Any) -> Steps:
+def on_gpu(request: Request, file: Path | None, device: Any) -> Steps:
     from sparsekit.check.subject import OperatorSubject, named
 
     def subjects(choice: Choice, variant: str) -> list[Any]:
         operator = operator_of(request.session, [only(choice, variant)], build=request.build)
         return [OperatorSubject(choice.kernel.name, named(variant, choice.toolchain), operator)]
 
-    return _Campaign(request, subjects, device, _TAGS).steps(file, scalars)
+    return _Campaign(request, subjects, device, _TAGS).steps(file)
 
 
 def on_cpu(
-    request: Request, file: Path | None, scalars: dict[str, str], arch: str | None, *, seeds: int,
-    strict: bool, without: Sequence[str], lineinfo: bool,
+    request: Request, file: Path | None, arch: str | None, *, seeds: int, strict: bool,
+    without: Sequence[str], lineinfo: bool,
 ) -> Steps:  # fmt: skip
     session = request.session
     plan = emulation_plan(
@@ -91,7 +94,7 @@ def on_cpu(
 
     if file is None and not request.bitwise:
         tags = request.tags or _EMULATED_TAGS
-        tasks = tasks_of(targets, request.patterns, tags)
+        tasks = tasks_of(targets, request.patterns, tags, request.changes)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
     emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}
@@ -102,7 +105,7 @@ def on_cpu(
         wanted = archs.get(choice.kernel.folder) or _like(choice, [t for _, t in targets])
         return [emulation.subject(choice, variant, target) for target in dict.fromkeys(wanted)]
 
-    return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file, scalars)
+    return _Campaign(request, subjects, CPU, _EMULATED_TAGS).steps(file)
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,9 @@ class _Campaign:
     device: Any
     default_tags: Sequence[str]
 
-    def steps(self, file: Path | None, scalars: dict[str, str]) -> Steps:
+    def steps(self, file: Path | None) -> Steps:
         if file is not None:
-            return self._on_file(file, scalars)
+            return self._on_file(file)
         return (self._bitwise() if self.request.bitwise else self._against_float64()), None
 
     @property
@@ -130,7 +133,8 @@ class _Campaign:
         from sparsekit.check.campaign import chosen_cases
 
         cases = chosen_cases(op, self.request.patterns, self._tags)
-        return cases if self.device.type == "cuda" else [c.for_emulator() for c in cases]
+        sized = cases if self.device.type == "cuda" else [c.for_emulator() for c in cases]
+        return [with_settings(op, case, self.request.changes) for case in sized]
 
     def _against_float64(self) -> Iterator[VerifyResult]:
         from sparsekit.check import campaign
@@ -160,12 +164,12 @@ class _Campaign:
             )  # fmt: skip
             yield from campaign.guarded(op, [p.subject for p in pairs], steps, self.device)
 
-    def _on_file(self, file: Path, scalars: dict[str, str]) -> Steps:
+    def _on_file(self, file: Path) -> Steps:
         from sparsekit.check import campaign
         from sparsekit.check.files import load_inputs
 
         ((op, chosen),) = by_op(self.request.choices)
-        inputs, digest = load_inputs(file, op, scalars, self.device)
+        inputs, digest = load_inputs(file, op, self.request.changes, self.device)
         subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
         name = f"{file.name}:{digest[:12]}"
         steps = campaign.on_inputs(op, subjects, inputs, name, self.device, self.request.repeat)

@@ -96,6 +96,7 @@ def command(
     sparsekit verify
     sparsekit verify sparse_prefill --tag smoke --repeat 5
     sparsekit verify sparse_prefill --device cpu --arch sm_80,sm_120 --seeds 2
+    sparsekit verify cu/sparse_prefill_sm100:skip_pair --tag corner --set h_q=90 --device cpu
     sparsekit verify --bitwise gated_pool
     sparsekit verify sparse_prefill:skip --bitwise --against sparse_prefill:noskip --case 'length_*'
     sparsekit verify --bitwise --across-toolchains --tag seed
@@ -108,8 +109,6 @@ def command(
         raise UsageError("--against and --across-toolchains name two bases; give one")
     if inputs_file and (bitwise or patterns or tags):
         raise UsageError("--inputs are checked against float64: no --bitwise, --case or --tag")
-    if settings and not inputs_file:
-        raise UsageError("--set goes with --inputs: it gives the scalars of your call")
     if device not in (None, CPU):
         cuda_index(device)  # a mistake is told before anything else is looked at
     golden = read_golden(golden_file) if golden_file else None
@@ -117,13 +116,15 @@ def command(
     choices = session.catalog.resolve(references, toolchains)
     bases = session.catalog.resolve([against], toolchains[:1]) if against else ()
     broken = session.broken_beside(references)
-    request = Request(session, choices, bases, build, repeat, patterns, tags, bitwise, across)
-    request.require(inputs_file, settings)
+    request = Request(
+        session, choices, bases, build, repeat, patterns, tags, bitwise, across, settings
+    )
+    request.require(inputs_file)
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)
     if emulated:
         steps, digest = on_cpu(
-            request, inputs_file, settings, arch, seeds=seeds, strict=strict, without=without,
+            request, inputs_file, arch, seeds=seeds, strict=strict, without=without,
             lineinfo=lineinfo,
         )  # fmt: skip
         facts = environment(None)
@@ -133,7 +134,7 @@ def command(
                 "--arch, --seeds, --strict, --without and --lineinfo go with --device cpu"
             )
         torch_device, gpu = gpu_of(device or "cuda", probe)
-        steps, digest = on_gpu(request, inputs_file, settings, torch_device)
+        steps, digest = on_gpu(request, inputs_file, torch_device)
         facts = environment(gpu)
     results, stopped = _collected(steps)
     if golden is not None:

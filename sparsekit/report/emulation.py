@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ _COLUMNS = ("kernel", "variant", "instance", "entry", "archs", "blocks", "execut
 _RIGHT = frozenset({"blocks", "executed", "percent"})
 _WHOLE = 100.0
 _SHOWN_BLOCKS = 12
+_RANDOM = "random("
+_NOT_TAKEN = "no kernel takes this call"
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,51 @@ def coverage_data(entries: Sequence[EntryCoverage]) -> list[dict[str, Any]]:
         }
         for e in entries
     ]  # fmt: skip
+
+
+def emulated_parts(results: Sequence[Mapping[str, Any]]) -> list[Table | Lines]:
+    """Per variant and kind of schedule how many cases held, in how many of them all variants that
+    ran gave the same bits, and what was left out. results: as `verify` stores them."""
+    bits: dict[tuple[str, str], set[str]] = {}
+    variants: dict[tuple[str, str], set[str]] = {}
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for r in results:
+        if r["schedules"]:
+            case = (r["kernel"], r["case"])
+            digests = sorted(f"{name} {o['sha256']}" for name, o in r["outputs"].items())
+            bits.setdefault(case, set()).add(" ".join(digests))
+            variants.setdefault(case, set()).add(r["variant"])
+            key = (f"{r['kernel']}:{r['variant']}", r["arch"], _schedules(r["schedules"]))
+            groups.setdefault(key, []).append(r)
+    if not groups:
+        return []
+    rows = []
+    for key, group in sorted(groups.items()):
+        cases = [(r["kernel"], r["case"]) for r in group]
+        shared = [case for case in dict.fromkeys(cases) if len(variants[case]) > 1]
+        alike = sum(len(bits[case]) == 1 for case in shared)
+        rows.append((
+            *key, len(set(cases)), sum(r["launches"] for r in group),
+            sum(r["ok"] is True for r in group), sum(r["ok"] is False for r in group),
+            f"{alike} of {len(shared)}",
+        ))  # fmt: skip
+    left_out = dict.fromkeys(
+        f"Left out: {r['case']}: {r['reason'].splitlines()[0]}."
+        for r in results
+        if r["skipped"] and not r["reason"].startswith(_NOT_TAKEN)
+    )
+    columns = (
+        "variant", "arch", "schedules", "cases", "launches", "ok", "failed",
+        "same bits in other variants",
+    )  # fmt: skip
+    parts: list[Table | Lines] = [Table("", columns, rows, frozenset(columns[3:7]))]
+    return [*parts, Lines(tuple(left_out))] if left_out else parts
+
+
+def _schedules(names: Sequence[str]) -> str:
+    fixed = [name for name in names if not name.startswith(_RANDOM)]
+    random = len(names) - len(fixed)
+    return ", ".join([*fixed, *([f"{random} random"] if random else [])])
 
 
 def finding_lines(findings: Iterable[Finding]) -> tuple[str, ...]:

@@ -9,8 +9,10 @@ from typing import Any
 from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult
 from sparsekit.model.results import FLOAT64
+from sparsekit.report.accuracy import accuracy_of
 from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
 from sparsekit.report.document import Cell, Lines, Table
+from sparsekit.report.emulation import emulated_parts
 from sparsekit.report.on_gpu import control, emulator, rows, tried
 from sparsekit.report.profile import profile_parts
 from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, profile_results
@@ -105,58 +107,19 @@ def accuracy(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
         if r["against"] == FLOAT64 and not r["skipped"] and wanted.takes(r["op"], r["case"])
     ]
     ops = dict.fromkeys(r["op"] for r in results)
-    return [part for op in ops for part in _accuracy(op, [r for r in results if r["op"] == op])]
+    return [part for op in ops for part in accuracy_of(op, [r for r in results if r["op"] == op])]
 
 
-def _accuracy(op: str, results: Sequence[Mapping[str, Any]]) -> list[Part]:
-    several = len({r["arch"] for r in results}) > 1
-    distances: dict[tuple[str, str], dict[str, float]] = {}
-    for r in results:
-        label = short_label(f"{r['kernel']}:{r['variant']}", op)
-        label += f" {r['arch']}" if several else ""
-        for output, check in r["outputs"].items():
-            if check["max_abs"] is not None:
-                distances.setdefault((r["case"], output), {})[label] = check["max_abs"]
-    labels = list(dict.fromkeys(label for found in distances.values() for label in found))
-    if not labels:
-        return []
-    base = labels[0]
-    rows: list[tuple[Cell, ...]] = [
-        (case, output, *(_distance(found, label, base) for label in labels))
-        for (case, output), found in distances.items()
+def emulated(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
+    """What was verified on the CPU, by schedules, and whether variants gave the same bits."""
+    results = [
+        r
+        for file in of_kind(stored, "verify")
+        if file.environment.get("emulated")
+        for r in file.data["results"]
+        if wanted.takes(r["op"], r["case"])
     ]
-    columns = ("case", "output", *labels)
-    told = f"Largest distance from float64; in parentheses, over that of {base}."
-    return [
-        Table(f"{op}: accuracy", columns, rows, frozenset(labels)),
-        Lines((told, *_coarsest(distances, labels, base))),
-    ]
-
-
-def _distance(found: Mapping[str, float], label: str, base: str) -> str | None:
-    if label not in found:
-        return None
-    if label == base or not found.get(base):
-        return f"{found[label]:.3g}"
-    return f"{found[label]:.3g} ({found[label] / found[base]:.2f})"
-
-
-def _coarsest(
-    distances: Mapping[tuple[str, str], Mapping[str, float]], labels: Sequence[str], base: str
-) -> list[str]:
-    """For each output, the largest ratio of each variant to the base, with its case."""
-    told = []
-    for output in dict.fromkeys(output for _, output in distances):
-        worst: dict[str, tuple[float, str]] = {}
-        for (case, of), found in distances.items():
-            for label in labels:
-                if of == output and label != base and label in found and found.get(base):
-                    ratio = (found[label] / found[base], case)
-                    worst[label] = max(worst.get(label, ratio), ratio)
-        if worst:
-            most = ", ".join(f"{k} {r:.2f} ({case})" for k, (r, case) in worst.items())
-            told.append(f"The most for {output}: {most}.")
-    return told
+    return list(emulated_parts(results))
 
 
 def sanitizer(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
@@ -251,14 +214,14 @@ def _made(file: Stored) -> tuple[Cell, ...]:
 
 SECTIONS: dict[str, Callable[[Sequence[Stored], Wanted], list[Part]]] = {
     "machine": machine, "resources": resources, "checks": checks, "accuracy": accuracy,
-    "sanitizer": sanitizer,
-    "emulator": emulator, "control": control, "rows": rows, "tried": tried, "overview": overview,
-    "times": times, "rates": rates, "conditions": conditions, "profile": profile, "footer": footer,
+    "sanitizer": sanitizer, "emulated": emulated, "emulator": emulator, "control": control,
+    "rows": rows, "tried": tried, "overview": overview, "times": times, "rates": rates,
+    "conditions": conditions, "profile": profile, "footer": footer,
 }  # fmt: skip
 # What a page for a pull request shows, in order; the last ones go first when it is too long.
 PAGE = (
-    "resources", "checks", "sanitizer", "emulator", "control", "rows", "times", "profile", "rates",
-    "conditions", "footer",
+    "resources", "checks", "emulated", "sanitizer", "emulator", "control", "rows", "times",
+    "profile", "rates", "conditions", "footer",
 )  # fmt: skip
 _EXPENDABLE = ("conditions", "rates")
 

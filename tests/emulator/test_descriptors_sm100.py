@@ -12,7 +12,7 @@ from nvrtc_ptx import compiled
 from own_kernel import OwnKernel
 
 from sparsekit.emulator import Memory, launch, load
-from sparsekit.emulator.isa import tcgen05_memory, tcgen05_mma
+from sparsekit.emulator.isa import tcgen05_copy, tcgen05_mma
 
 
 def fields(*parts: tuple[int, int, int]) -> int:
@@ -83,11 +83,14 @@ KIB = 1024
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variant", "stages", "slot_chunks", "instructions"),
-    [("skip", 3, 8, {QK_ONE, PV_ONE}), ("skip_pair", 5, 4, {QK_PAIR, PV_PAIR})],
-)
+    ("variant", "d_qk", "stages", "slot_chunks", "instructions"),
+    [
+        ("skip", 576, 3, 8, {QK_ONE, PV_ONE}), ("skip", 512, 3, 8, {QK_ONE, PV_ONE}),
+        ("skip_pair", 576, 5, 4, {QK_PAIR, PV_PAIR}), ("skip_pair", 512, 6, 4, {QK_PAIR, PV_PAIR}),
+    ],
+)  # fmt: skip
 def test_what_the_kernel_gives_to_the_tensor_cores(
-    variant, stages, slot_chunks, instructions, tmp_path, monkeypatch
+    variant, d_qk, stages, slot_chunks, instructions, tmp_path, monkeypatch
 ):
     """Every descriptor of a run with all slots in use: where K, V and Q stand in shared memory."""
     seen: dict[str, set[int]] = {"instruction": set(), "product": set(), "copy": set()}
@@ -103,10 +106,10 @@ def test_what_the_kernel_gives_to_the_tensor_cores(
 
     spied(tcgen05_mma, "decode", "instruction")
     spied(tcgen05_mma, "tensor_core_operand", "product")
-    spied(tcgen05_memory, "tensor_core_operand", "copy")
+    spied(tcgen05_copy, "tensor_core_operand", "copy")
     kernel = OwnKernel(f"cu/sparse_prefill_sm100:{variant}", "sm_100a", tmp_path)
     pair = slot_chunks == 4
-    dims = {"s_q": 2, "s_kv": 400, "h_q": 65 if pair else 9, "d_qk": 576, "topk": 64 * stages + 1}
+    dims = {"s_q": 2, "s_kv": 400, "h_q": 65 if pair else 9, "d_qk": d_qk, "topk": 64 * stages + 1}
     run = kernel.run(kernel.case("small_512", dims, indices="random"))
     assert (run.faults, run.wrong) == ([], {})
     assert seen["instruction"] == instructions
@@ -116,7 +119,7 @@ def test_what_the_kernel_gives_to_the_tensor_cores(
     first, rope = min(starts), min(starts) + stages * slot_chunks * CHUNK
     assert first % KIB == 0
     ring = [first + s * slot_chunks * CHUNK for s in range(stages)]
-    rope_slots = [rope + s * 2 * ROWS * ROPE_LINE for s in range(stages)]
+    rope_slots = [rope + s * 2 * ROWS * ROPE_LINE for s in range(stages if d_qk > 512 else 0)]
     pairs = 4  # of chunks that meet the lower and the upper lanes
     pair_bytes = slot_chunks // pairs * CHUNK
 
@@ -148,4 +151,4 @@ def test_what_the_kernel_gives_to_the_tensor_cores(
     }
     assert seen["copy"] <= copies | rope_k
     assert seen["copy"] & copies
-    assert seen["copy"] & rope_k
+    assert bool(seen["copy"] & rope_k) == (d_qk > 512)

@@ -81,6 +81,17 @@ def test_a_sound_kernel_passes_under_every_schedule(verify):
         assert 0 < entry["executed"] < entry["blocks"]  # one round of each loop
 
 
+def test_cases_take_other_sizes(verify):
+    code, told, _ = verify(f"{FAULTY}:sound", "--arch", "8.0", "--set", "rows=3")
+    assert (code, {r["case"] for r in told["results"]}) == (0, {"small[rows=3]"})
+    (coverage,) = told["results"][0]["coverage"]
+    (whole,) = told["coverage"]
+    assert coverage["executed"] == whole["executed"] > 0
+    code, _, err = verify(f"{FAULTY}:sound", "--arch", "8.0", "--set", "row=3")
+    assert code == 2
+    assert "case 'small' has rows" in err
+
+
 def test_a_race_is_reported_with_its_place(verify):
     code, told, _ = verify(f"{FAULTY}:race", "--arch", "sm_90", "--lineinfo", "--seeds", "1")
     assert code == 1

@@ -230,6 +230,14 @@ class Checker:
         return f"{', '.join(where)}; running {sorted(state.running)}"
 
 
+def meeting(
+    barrier: str, number: int, waits: tuple[tuple[str, int], ...] = (), uses: tuple[Use, ...] = ()
+) -> list[Step]:
+    """A barrier of threads, whose n-th use is phase n: arrives behind `waits`, and uses places once
+    all have come."""
+    return [Step(waits, (), (), (Arrive(barrier),)), Step(((barrier, number),), uses)]
+
+
 def without_wait(graph: Graph) -> Iterable[tuple[str, Graph]]:
     """The graph with one barrier never waited for by one process, for each such pair."""
     for name, steps in graph.processes.items():

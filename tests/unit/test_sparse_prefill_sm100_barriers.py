@@ -7,6 +7,7 @@ go wrong between two of them shows with two. A pair of blocks has one of each ro
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from barrier_graph import (
@@ -18,6 +19,7 @@ from barrier_graph import (
     Step,
     Violation,
     Write,
+    meeting,
     without_wait,
 )
 
@@ -158,6 +160,48 @@ def tensor_steps(
     return steps
 
 
+def exchange_graph(items: list[int]) -> Graph:
+    """What the two softmax warps of one half of the heads hand each other through shared memory,
+    and where they meet. items: as above."""
+    graph = Graph({"halves": 2})
+    for w in range(2):
+        steps: list[Step] = []
+        met = written = 0
+
+        def meet(uses=(), steps=steps):
+            nonlocal met
+            steps += meeting("halves", met, (), uses)
+            met += 1
+
+        def hand_over(place: str, w=w, steps=steps, meet=meet):
+            """To the other warp, which reads it once both have met."""
+            nonlocal written
+            steps.append(Step((), (Write(f"{place}.{w}", written, 1),)))
+            meet((Read(f"{place}.{1 - w}", written),))
+            written += 1
+
+        def finish(hand_over=hand_over, meet=meet):
+            hand_over("exchange")
+            meet()
+
+        started = 0
+        for tiles in items:
+            for tile in range(tiles):
+                hand_over("exchange")  # half of the sums
+                meet()
+                hand_over("exchange")  # the others
+                hand_over("maxima")
+                if tile == 0 and started:
+                    finish()
+                hand_over("exchange")  # P
+                meet()
+                started += 1
+        if started:
+            finish()
+        graph.processes[f"softmax{w}"] = steps
+    return graph
+
+
 MOST_TILES = 7
 
 
@@ -197,6 +241,12 @@ def test_a_pair_of_blocks(items, d_qk):
     Checker(sm100_graph(items, ctas=2, slots=slots, gathers=1, softmaxes=1)).run()
 
 
+@pytest.mark.parametrize("tiles", range(MOST_TILES + 1))
+def test_what_two_softmax_warps_exchange(tiles):
+    Checker(exchange_graph([tiles])).run()
+    Checker(exchange_graph([1, 0, tiles])).run()
+
+
 def violation(graph: Graph) -> str:
     try:
         Checker(graph).run()
@@ -212,6 +262,31 @@ def test_every_wait_is_needed():
     assert len(changed) == 12
     for what, without in changed:
         assert violation(without), what
+
+
+def test_every_meeting_of_two_softmax_warps_is_needed():
+    """But for the last, behind which nothing is written any more."""
+    graph = exchange_graph([2])
+    (steps, _) = graph.processes.values()
+    bare = [i for i, step in enumerate(steps) if step.waits and not step.uses]
+    assert len(bare) == 5
+    for at in bare[:-1]:
+        less = {
+            name: renumbered([s for i, s in enumerate(own) if i not in (at - 1, at)])
+            for name, own in graph.processes.items()
+        }
+        assert "is written over" in violation(Graph(graph.barriers, less)), at
+
+
+def renumbered(steps: list[Step]) -> list[Step]:
+    """Its meetings counted anew, one of them being gone."""
+    found, met = [], 0
+    for step in steps:
+        waits = step.waits
+        if waits:
+            waits, met = (("halves", met),), met + 1
+        found.append(replace(step, waits=waits))
+    return found
 
 
 FAULTS = {

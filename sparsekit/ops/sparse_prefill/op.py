@@ -100,6 +100,14 @@ _WIDTHS = (
     1, 2, 15, 31, 32, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 1000, 1027, 2047, 2048,
 )  # fmt: skip
 
+_MANY_TOKENS, _MANY_EMULATED = 65_535, 20
+
+
+def _rows_for_emulator(topk: int) -> dict[str, int]:
+    """So that a list of any width takes seconds a kernel."""
+    return {} if topk < 255 else {"s_q": 4} if topk < 1000 else {"s_q": 2}
+
+
 _SMOKE = (
     _case("small_512", "smoke sanitize", 4, 1500, 16, 512, 300, **_MIXED).with_emulated(
         s_q=7, h_q=32, topk=520
@@ -122,7 +130,7 @@ _SHAPES = (
         _case(
             f"topk_{topk}", "corner", 6, 2500, 16, D_QK[i % 2], topk, sink="finite",
             indices_offset=topk % 4, **_MIXED,
-        )
+        ).with_emulated(**_rows_for_emulator(topk))
         for i, topk in enumerate(_WIDTHS)
     ),
     *(
@@ -133,7 +141,12 @@ _SHAPES = (
         for h_q in (8, 64)
         for d_qk in D_QK
     ),
-    *(_case(f"tokens_{n}", "corner", n, 300, 16, 512, 64, **_MIXED) for n in _TOKENS),
+    *(
+        _case(f"tokens_{n}", "corner", n, 300, 16, 512, 64, **_MIXED).with_emulated(
+            **({} if n < _MANY_TOKENS else {"s_q": n - _MANY_TOKENS + _MANY_EMULATED})
+        )
+        for n in _TOKENS
+    ),
     _case("few_rows", "corner", 8, 5, 16, 576, 200, indices="interior", sink="finite"),
     _case("no_rows", "corner", 4, 0, 16, 576, 20, indices="empty"),
     _case("no_columns", "corner", 4, 50, 16, 512, 0, sink="finite"),
@@ -141,14 +154,20 @@ _SHAPES = (
     _case("far_rows", "corner", 4, 60_000, 16, 576, 256, kv_pad=_FAR_ROW_PAD),
 )  # fmt: skip
 _VALUES = (
-    _case("one_key", "corner", 130, 600, 16, 576, 128, indices="one_key"),
-    _case("one_key_short", "corner", 40, 600, 64, 512, 33, indices="one_key"),
-    _case("leading_invalid", "corner", 16, 600, 64, 576, 300, indices="leading_invalid"),
-    _case("interior", "corner", 16, 600, 64, 512, 640, indices="interior"),
-    _case("empty", "corner", 16, 600, 64, 576, 300, indices="empty", sink="special"),
-    _case("duplicates", "corner", 16, 600, 16, 512, 200, indices="duplicates"),
-    _case("trailing", "corner", 16, 3000, 16, 576, 1152, indices="trailing"),
-    _case("nan_listed", "corner", 12, 600, 16, 576, 100, indices="interior", values="nan"),
+    _case("one_key", "corner", 130, 600, 16, 576, 128, indices="one_key").with_emulated(s_q=8),
+    _case("one_key_short", "corner", 40, 600, 64, 512, 33, indices="one_key").with_emulated(s_q=8),
+    _case(
+        "leading_invalid", "corner", 16, 600, 64, 576, 300, indices="leading_invalid"
+    ).with_emulated(s_q=4),
+    _case("interior", "corner", 16, 600, 64, 512, 640, indices="interior").with_emulated(s_q=4),
+    _case("empty", "corner", 16, 600, 64, 576, 300, indices="empty", sink="special").with_emulated(
+        s_q=4
+    ),
+    _case("duplicates", "corner", 16, 600, 16, 512, 200, indices="duplicates").with_emulated(s_q=4),
+    _case("trailing", "corner", 16, 3000, 16, 576, 1152, indices="trailing").with_emulated(s_q=3),
+    _case(
+        "nan_listed", "corner", 12, 600, 16, 576, 100, indices="interior", values="nan"
+    ).with_emulated(s_q=4),
     *(
         _case(
             name, "corner smoke", 12, 600, h_q, d_qk, 100, indices="interior", values="inf"
@@ -174,7 +193,8 @@ def _seed1_layouts() -> list[Case]:
                 "indices": layout, "sink": "finite" if sink else "none",
                 "topk_length": "valid" if length else "none",
             }  # fmt: skip
-            cases.append(_case(name, "corner seed", 96, 4096, h_q, d_qk, 2048, **options))
+            case = _case(name, "corner seed", 96, 4096, h_q, d_qk, 2048, **options)
+            cases.append(case.with_emulated(s_q=2, topk=130))
     return cases
 
 

@@ -83,6 +83,7 @@ struct Arguments {
 ///   Tile, at(tile, row, line, column)  a tile, and where a column of a line of a row is
 ///   kRowStrideBytes, kLineStrideBytes  from there to the next row, and to the next line
 ///   kNeedsRows                         a pool without rows must not be asked
+///   kLaneAnew                          the lane is read anew behind the tiles, not kept over them
 ///   row_of(thread)                     the row of a tile whose index the thread hands to gather()
 ///   gather(smem, stage_bytes, thread, index, s_kv)  starts a tile into the stage at stage_bytes
 ///   started()                          called after each gather(), and where no tile is left for
@@ -254,6 +255,7 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
     }
 
     const Work output = this_block(a.h_q);
+    const int end_lane = Rows::kLaneAnew ? tid_x() % kWarp : lane;
     const long long first_out_row =
         static_cast<long long>(output.token) * a.h_q + output.first_head;
     if (warp < kHeadGroups) {
@@ -263,13 +265,13 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
       rows.poison += __shfl_xor_sync(0xffffffff, rows.poison, 2);
       const bool empty = rows.sum == 0.0f && rows.poison == 0.0f;
       const int head = tid_x() / 4;
-      if (t == 0) {
+      if (end_lane % 4 == 0) {
         const bool has_sink = a.attn_sink != nullptr && head < output.heads;
         const float sink = has_sink ? __ldg(a.attn_sink + output.first_head + head) : -infinity();
         smem.o_scale[head % 8][head / 8] =
             empty ? 0.0f : output_scale(rows.ref, rows.sum, sink) + rows.poison;
       }
-      if (t == 0 && head < output.heads) {
+      if (end_lane % 4 == 0 && head < output.heads) {
         const float log_sum = rows.max == infinity() ? infinity() : rows.ref + logf(rows.sum);
         a.max_logits[first_out_row + head] = rows.max == masked() ? -infinity() : rows.max;
         a.lse[first_out_row + head] = empty ? infinity() : log_sum;
@@ -277,7 +279,7 @@ __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& 
     }
     bar_sync(kPReady, kValueThreads);  // o_scale stands, and no warp reads the ring any more
 
-    store_out<Rows>(smem, o, a.out + first_out_row * kDV, output.heads, warp, lane);
+    store_out<Rows>(smem, o, a.out + first_out_row * kDV, output.heads, warp, end_lane);
   }
 }
 
