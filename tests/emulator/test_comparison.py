@@ -161,32 +161,94 @@ def test_set_of_pairs_of_halves(kind):
                     assert result == parts[0] | parts[1] << 16, (body, low, high, row[2])
 
 
-@pytest.mark.parametrize(
-    "kind", ["u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64", "f32", "f64"]
-)
-def test_set_combined_with_a_predicate(kind):
-    rng = random.Random(6)
+WHOLE = ["u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64", "f32", "f64"]
+SAME = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+
+
+def names_of(kind):
+    """The comparisons that a type has."""
     names = {"b": ["eq", "ne"], "f": COMPARISONS}.get(kind[0], list(ORDERED))
-    if kind[0] == "u":
-        names = [*names, "lo", "ls", "hi", "hs"]
-    same = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+    return [*names, *SAME] if kind[0] == "u" else names
+
+
+def is_true(name, a, b, kind, ftz):
+    if kind[0] == "f":
+        return holds(name, a, b, FORMATS[kind], bool(ftz))
+    x, y = as_integer(a, kind), as_integer(b, kind)
+    return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y,
+            "ge": x >= y}[SAME.get(name, name)]  # fmt: skip
+
+
+def whole(kind):
+    rng = random.Random(6)
     values = floats(FORMATS[kind]) if kind[0] == "f" else integers(int(kind[1:]))
-    rows = [(rng.choice(values), rng.choice(values), rng.getrandbits(1)) for _ in range(200)]
-    rows += [(a, a, k & 1) for k, a in enumerate(values)]
+    rows = [(rng.choice(values), rng.choice(values), rng.getrandbits(1)) for _ in range(120)]
+    return rows + [(a, a, k & 1) for k, a in enumerate(values)]
 
-    def true(name, a, b, ftz):
-        if kind[0] == "f":
-            return holds(name, a, b, FORMATS[kind], bool(ftz))
-        x, y = as_integer(a, kind), as_integer(b, kind)
-        return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y,
-                "ge": x >= y}[same.get(name, name)]  # fmt: skip
 
-    for name in names:
-        for target in ("u32", "s32", "f32"):
-            for op in COMBINED:
-                for ftz in ("", ".ftz") if kind == "f32" else ("",):
-                    body = f"set.{name}.{op}{ftz}.{target}.{kind} d0, a, b, c;"
-                    (found,) = run(body, inputs_of(kind, rows), ["b32"])
-                    for (a, b, c), result in zip(rows, found, strict=True):
-                        wanted = COMBINED[op](true(name, a, b, ftz), bool(c))
-                        assert result == ONE.get(target, 2**32 - 1) * wanted, (body, a, b, c)
+def spellings(kind):
+    return [(name, ftz) for name in names_of(kind) for ftz in ("", ".ftz")[: 1 + (kind == "f32")]]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_set_alone_and_combined_with_a_predicate(kind):
+    """1.0 of f32, all ones of an integer type, or 0."""
+    rows = whole(kind)
+    targets = [(op, target) for op in ("", *COMBINED) for target in ("u32", "s32", "f32")]
+    for name, ftz in spellings(kind):
+        true = [is_true(name, a, b, kind, ftz) for a, b, _ in rows]
+        body = " ".join(
+            f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind} d{k}, a, b{', c' * bool(op)};"
+            for k, (op, target) in enumerate(targets)
+        )
+        results = run(body, inputs_of(kind, rows), ["b32"] * len(targets))
+        for (op, target), found in zip(targets, results, strict=True):
+            one = ONE.get(target, 2**32 - 1)
+            assert found == [
+                one * (COMBINED[op](t, bool(c)) if op else t)
+                for t, (_, _, c) in zip(true, rows, strict=True)
+            ], (name, ftz, op, target)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_setp_alone_and_combined_with_a_predicate(kind):
+    """The result and its opposite, each combined with the third operand."""
+    rows = whole(kind)
+    for name, ftz in spellings(kind):
+        true = [is_true(name, a, b, kind, ftz) for a, b, _ in rows]
+        body = f"setp.{name}{ftz}.{kind} d0|d1, a, b; setp.{name}{ftz}.{kind} d2, a, b; "
+        body += " ".join(
+            f"setp.{name}.{op}{ftz}.{kind} d{3 + 2 * k}|d{4 + 2 * k}, a, b, c;"
+            for k, op in enumerate(COMBINED)
+        )
+        first, opposite, only, *pairs = run(body, inputs_of(kind, rows), ["pred"] * 9)
+        assert first == only == [int(t) for t in true], (name, ftz)
+        assert opposite == [int(not t) for t in true]
+        for k, op in enumerate(COMBINED):
+            both = [
+                (COMBINED[op](t, bool(c)), COMBINED[op](not t, bool(c)))
+                for t, (_, _, c) in zip(true, rows, strict=True)
+            ]
+            assert list(zip(*pairs[2 * k : 2 * k + 2], strict=True)) == both, (name, op, ftz)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_selection_of_every_type(kind):
+    """selp by a predicate; slct by the sign of an integer or of a float: -0 counts as 0."""
+    rows = whole(kind)
+    (found,) = run(f"selp.{kind} d0, a, b, c;", inputs_of(kind, rows), [kind])
+    assert found == [a if c else b for a, b, c in rows]
+    signs = [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x80000001, 0xFF800000, 0x7F800000,
+             0x3F800000, 0xBF800000, 0x7FC00000, 0xFFC00000]  # fmt: skip
+    rows = [(a, b, signs[k % len(signs)]) for k, (a, b, _) in enumerate(rows)]
+    inputs = list(zip((kind, kind, "b32"), columns(rows), strict=True))
+    body = f"mov.b32 x, c; slct.{kind}.s32 d0, a, b, c; slct.{kind}.f32 d1, a, b, x;"
+    body += f"slct.ftz.{kind}.f32 d2, a, b, x;"
+    found = run(body, inputs, [kind] * 3, declare=".reg .f32 x;")
+    for k, ftz in ((0, None), (1, False), (2, True)):
+        for (a, b, c), result in zip(rows, found[k], strict=True):
+            if ftz is None:
+                first = as_integer(c, "s32") >= 0
+            else:
+                first = holds("ge", c, 0, FORMATS["f32"], ftz)
+            assert result == (a if first else b), (kind, k, hex(c))

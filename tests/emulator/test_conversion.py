@@ -35,11 +35,26 @@ def width(kind):
     return int(kind[1:])
 
 
+def is_narrowing(source, target):
+    """Whether a type lacks values of another: else there is no .sat."""
+    lowest, highest = (1 << (width(source) - 1), (1 << (width(source) - 1)) - 1)
+    if source[0] == "u":
+        lowest, highest = 0, (1 << width(source)) - 1
+    return any(clamp(x, target) != x for x in (as_integer(lowest, source), highest))
+
+
+def pairs_of_types(sources, targets):
+    """bf16 has no conversion from or to 8 bits."""
+    return [
+        (s, t) for s in sources for t in targets if {s, t} & {"u8", "s8"} == set() or "bf16" not in (s, t)
+    ]
+
+
 @pytest.mark.parametrize("source", INTEGERS)
 def test_between_integers(source):
     values = integers(width(source))
     for target in INTEGERS:
-        for sat in ("", ".sat"):
+        for sat in ("", ".sat")[: 1 + is_narrowing(source, target)]:
             (found,) = run(f"cvt{sat}.{target}.{source} d0, a;", [(source, values)], [target])
             for bits, result in zip(values, found, strict=True):
                 value = as_integer(bits, source)
