@@ -119,9 +119,10 @@ INTEGERS = {
     "dec": lambda a, b, n: b if a == 0 or a > b else a - 1,
 }  # fmt: skip
 KINDS = [
-    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("and", "b32"), ("or", "b32"), ("or", "b64"),
-    ("xor", "b32"),
-    ("min", "u32"), ("max", "s32"), ("min", "s64"), ("max", "u64"), ("inc", "u32"), ("dec", "u32"),
+    *(("add", kind) for kind in ("u32", "s32", "u64")),
+    *((op, f"b{bits}") for op in ("and", "or", "xor") for bits in (32, 64)),
+    *((op, f"{sign}{bits}") for op in ("min", "max") for sign in "us" for bits in (32, 64)),
+    ("inc", "u32"), ("dec", "u32"),
 ]  # fmt: skip
 
 

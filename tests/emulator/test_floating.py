@@ -779,8 +779,11 @@ def test_approximations_flushed(name):
         def apply(bits):
             x = struct.unpack("<f", struct.pack("<I", flush(bits, form) if ftz else bits))[0]
             found = reference(name, x)
-            exact = finite(Fraction(found), math.copysign(1, found) < 0) if math.isfinite(found) \
+            exact = (
+                finite(Fraction(found), math.copysign(1, found) < 0)
+                if math.isfinite(found)
                 else Number(NAN if math.isnan(found) else INF, found < 0)
+            )
             wanted = encode(exact, form)
             return flush(wanted, form) if ftz else wanted
 
