@@ -108,6 +108,14 @@ def test_ldu(space, kind, vector):
             assert int(after[lane * vector + k]) == value % 256**out
 
 
+def test_ldu_of_128_bits():
+    body = """.reg .b128 q; ldu.global.b128 q, [source+16]; mad.wide.u32 l0, tid, 16, out;
+    st.global.b128 [l0], q;"""
+    data = RNG.integers(0, 256, 32, dtype=np.uint8)
+    after = clean(body, {"source": data, "out": np.zeros(512, np.uint8)})["out"].reshape(32, 16)
+    assert (after == data[16:]).all()
+
+
 def test_stores_take_the_low_bits():
     after = clean(
         "add.u64 l0, out, 0; mov.u32 r0, 0x12345678; @p0 bra L; st.global.u8 [out+1], r0;"

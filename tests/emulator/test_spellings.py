@@ -56,9 +56,12 @@ def test_orders_of_loads_and_stores():
 TYPES = [f"{sign}{bits}" for bits in (8, 16, 32, 64) for sign in "bus"] + ["f32", "f64", "b128"]
 
 
+@pytest.mark.parametrize("order", ["", "volatile", "relaxed.gpu"])
 @pytest.mark.parametrize("space", ["", "global", *OF_SHARED, "local"])
-def test_types_of_loads_and_stores(space):
+def test_types_of_loads_and_stores(space, order):
     """A store takes the low bits of a register, a load gives them to it again."""
+    if space == "local" and order.startswith("relaxed"):
+        pytest.skip("no such access")
     place = {"global": "globe", "": "globe", "local": "l9"}.get(space, "l8")
     lines, wanted = [], []
     rng = np.random.default_rng(5)
@@ -67,8 +70,8 @@ def test_types_of_loads_and_stores(space):
         size = int(kind[1:]) // 8
         name = register(kind, 3)
         lines += [
-            f"ld.global.{kind} {name}, [source+{16 * k}];", f"st{dotted(space)}.{kind} [{place}], {name};",
-            f"ld{dotted(space)}.{kind} {name}, [{place}];", f"st.global.{kind} [out+{16 * k}], {name};",
+            f"ld.global.{kind} {name}, [source+{16 * k}];", f"st{dotted(order, space)}.{kind} [{place}], {name};",
+            f"ld{dotted(order, space)}.{kind} {name}, [{place}];", f"st.global.{kind} [out+{16 * k}], {name};",
         ]  # fmt: skip
         wanted.append(source[16 * k : 16 * k + size].tobytes() + bytes(16 - size))
     body = REGISTERS.replace(".reg .b16 h<16>; ", "") + "mov.u64 l8, cell; mov.u64 l9, own;"
@@ -76,6 +79,41 @@ def test_types_of_loads_and_stores(space):
     declare = SHARED + ".local .align 16 .b8 own[16];"
     after = clean(body + "\n".join(lines), arrays, 1, shared=declare)
     assert after["out"].tobytes() == b"".join(wanted)
+
+
+@pytest.mark.parametrize("order", ["weak", "volatile", "relaxed.sys"])
+def test_vectors_of_every_order(order):
+    names = [f"r{k}" for k in range(8)]
+    lines, count = [], 0
+    for elements in (2, 4, 8):
+        held = "{" + ", ".join(names[:elements]) + "}"
+        lines += [f"ld.{order}.global.v{elements}.u32 {held}, [source+{4 * count}];"]
+        lines += [f"st.{order}.global.v{elements}.u32 [out+{4 * count}], {held};"]
+        count += 8
+    data = np.arange(5, 29, dtype=np.uint32)
+    after = clean("\n".join(lines), {"source": data, "out": np.zeros(24, np.uint32)}, 1)["out"]
+    kept = [k % 8 < (2, 4, 8)[k // 8] for k in range(24)]
+    assert after.tolist() == [int(x) if keep else 0 for x, keep in zip(data, kept, strict=True)]
+
+
+def test_names_of_the_memory_of_parameters():
+    """param::func is that of a call, param::entry the kernel's; param is either."""
+    module = """.func (.param .b32 r) twice(.param .b32 x) { .reg .b32 a; ld.param::func.u32 a, [x];
+    add.u32 a, a, a; st.param::func.b32 [r+0], a; ret; }"""
+    body = """{ .param .b32 x; .param .b32 r; st.param::func.b32 [x+0], 21; call (r), twice, (x);
+    ld.param::func.u32 r1, [r+0]; } ld.param::entry.u64 l0, [out_param]; ld.param.u64 l1, [out_param];
+    setp.eq.u64 p0, l0, l1; selp.u32 r2, 1, 0, p0; st.global.v2.u32 [l0], {r1, r2};"""
+    assert clean(body, {"out": 8}, 1, module=module)["out"].tolist() == [42, 1]
+
+
+@pytest.mark.parametrize("name", ["shared", "shared::cta"])
+@pytest.mark.parametrize("level", ["ca", "cg"])
+def test_names_of_the_target_of_a_copy(name, level):
+    body = f"""mov.u32 r0, cell; cp.async.{level}.{name}.global [r0], [source], 16;
+    cp.async.commit_group; cp.async.wait_group 0; ld.shared.v4.u32 {{r1, r2, r3, r4}}, [r0];
+    st.global.v4.u32 [out], {{r1, r2, r3, r4}};"""
+    data = np.arange(7, 11, dtype=np.uint32)
+    assert (clean(body, {"source": data, "out": 16}, 1, shared=SHARED)["out"] == data).all()
 
 
 def atomic_spellings(form):

@@ -134,13 +134,14 @@ def test_tiles_to_global_memory(case, schedule):
 ROWS = [3, 17, -1, 9]
 
 
-def test_gather4():
+@pytest.mark.parametrize("group", ["", ".cta_group::1"])
+def test_gather4(group):
     """Four rows, one below the other; a row outside of the tensor is filled."""
     source, make = prepared("bf16", (72, 20), (64, 1), "128B", (1, 1))
     for column in (0, 5):
         body = START + (
             "@p0 mbarrier.arrive.expect_tx.shared.b64 _, [r0], 512; @p0 cp.async.bulk.tensor.2d"
-            ".shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes [r5], "
+            f".shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes{group} [r5], "
             f"[map, {{{column}, {', '.join(map(str, ROWS))}}}], [r0];"
         ) + WAIT + IMAGE.replace("SIZE", "512")  # fmt: skip
         arrays = {"source": source, "map": make, "out": np.zeros(512, np.uint8)}
