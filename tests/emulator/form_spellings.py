@@ -1,4 +1,4 @@
-"""Every spelling of the forms of the table whose operands are plain registers, as PTX."""
+"""Every spelling of the forms of the table on registers and of plain memory accesses, as PTX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ REGISTERS = (
 )
 _LETTERS = {"pred": "p", "f32": "f", "f64": "g", "b128": "q", "f32x2": "l"}
 _NARROW = {"f16", "bf16", "e4m3x2", "e5m2x2"}
-CHAPTERS_OF_REGISTERS = ("integer", "logic", "floating", "half", "comparison", "conversion")
+CHAPTERS_OF_PLAIN_FORMS = (
+    "integer", "logic", "floating", "half", "comparison", "conversion", "memory", "atomics",
+)  # fmt: skip
 
 
 def letter(kind: str) -> str:
@@ -73,7 +75,26 @@ def kinds(form: Form, parts: dict[str, str], count: int) -> list[str]:
     return [parts.get("d", t), *sources]
 
 
+def access(form: Form, text: str, parts: dict[str, str]) -> str:
+    """A load, store or atomic operation, without a cache policy."""
+
+    def held(first: int) -> str:
+        names = [f"{letter(parts['t'])}{(first + k) % 9}" for k in range(int(parts["vec"][1:]))]
+        return "{" + ", ".join(names) + "}"
+
+    values = [
+        held(first) if "vec" in parts else f"{letter(parts['t'])}{first}" for first in range(3)
+    ]
+    operands = {
+        "ld": [values[0], "[l8]"], "ldu": [values[0], "[l8]"], "st": ["[l8]", values[0]],
+        "red": ["[l8]", values[0]], "atom": [values[0], "[l8]", values[1]],
+    }[form.base]  # fmt: skip
+    return f"{text} {', '.join(operands + values[2:] * (parts.get('op') == 'cas'))};"
+
+
 def instruction(form: Form, text: str, parts: dict[str, str], count: int) -> str:
+    if form.base in ("ld", "ldu", "st", "red", "atom"):
+        return access(form, text, parts)
     numbers: dict[str, int] = {}
     operands = []
     for kind in kinds(form, parts, count):
@@ -93,5 +114,7 @@ def instruction(form: Form, text: str, parts: dict[str, str], count: int) -> str
 def lines(chapter: str) -> Iterator[str]:
     for form in forms(chapter):
         for text, parts in opcodes(form):
+            if parts.get("space") == "param::func":
+                continue  # of a call alone
             for count in sorted(form.operands):
                 yield instruction(form, text, parts, count)
