@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from samples import same_float
-from scalar_model import BF16, F16, F32
+from samples import FORMATS, floats, near, same_float
+from scalar_model import BF16, F16, F32, add, decode, encode, extreme
 from whole_block import clean, kinds, run_block
 
 from sparsekit.emulator import CHECKS, Schedule
@@ -119,9 +119,10 @@ INTEGERS = {
     "dec": lambda a, b, n: b if a == 0 or a > b else a - 1,
 }  # fmt: skip
 KINDS = [
-    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("and", "b32"), ("or", "b32"), ("or", "b64"),
-    ("xor", "b32"),
-    ("min", "u32"), ("max", "s32"), ("min", "s64"), ("max", "u64"), ("inc", "u32"), ("dec", "u32"),
+    *(("add", kind) for kind in ("u32", "s32", "u64")),
+    *((op, f"b{bits}") for op in ("and", "or", "xor") for bits in (32, 64)),
+    *((op, f"{sign}{bits}") for op in ("min", "max") for sign in "us" for bits in (32, 64)),
+    ("inc", "u32"), ("dec", "u32"),
 ]  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_floating_point_reductions(kind, form):
         total = total + (new.astype(np.uint32) << 16).view(np.float32)
     else:
         wanted = (old + new).view(np.uint32)
-    text = "add" if kind == "f32" else "noftz.add"
+    text = "add" if kind == "f32" else "add.noftz"
     arrays = {"new": new.view(np.uint32), "old": old}
     out = clean(*_reduction(text, kind, "global", arrays), shared=SHARED)["old"].view(f"u{size}")
     if kind == "bf16":
@@ -366,3 +367,22 @@ def test_the_last_read_counts_whatever_the_sizes(schedule):
     assert kinds(body.replace("LATE", ""), {}, **options) == []
     for late in (small, large):
         assert set(kinds(body.replace("LATE", late), {}, **options)) == {"race"}
+
+
+@pytest.mark.parametrize(("op", "kind"), [("add", "f64"), *(
+    (op, kind) for op in ("add.noftz", "min", "max") for kind in ("f16", "bf16")
+)])  # fmt: skip
+def test_reductions_of_edges(op, kind):
+    """Subnormal numbers stay; min and max prefer a number to NaN, and -0 is less than +0."""
+    form = FORMATS[kind]
+    rng = random.Random(2)
+    count = 512 * 8 // form.bits
+    values = floats(form) + near(form, 20)
+    old, new = ([rng.choice(values) for _ in range(count)] for _ in "ab")
+    dtype = np.dtype(f"u{form.bits // 8}")
+    arrays = {"new": np.array(new, dtype).view(np.uint32), "old": np.array(old, dtype)}
+    out = clean(*_reduction(op, kind, "global", arrays), shared=SHARED)["old"].view(dtype)
+    for a, b, found in zip(old, new, out.tolist(), strict=True):
+        x, y = decode(a, form), decode(b, form)
+        exact = add(x, y) if op.startswith("add") else extreme(x, y, op == "max", False)
+        assert same_float(found, encode(exact, form), form), (op, hex(a), hex(b), hex(found))

@@ -68,6 +68,8 @@ def test_registers_of_a_cluster():
     mad.wide.u32 l0, cta, 32, out; st.global.v4.u32 [l0], {r0, r1, r2, r3};
     st.global.v2.u32 [l0+16], {r4, r5}; mov.u32 r6, cells; mapa.shared::cluster.u32 r7, r6, 1;
     getctarank.shared::cluster.u32 r8, r7; st.global.u32 [l0+24], r8;
+    cvt.u64.u32 l7, r7; getctarank.shared::cluster.u64 r12, l7; setp.ne.u32 p7, r12, r8; @p7 trap;
+    cvta.shared::cluster.u64 l7, l7; getctarank.u64 r12, l7; setp.ne.u32 p7, r12, r8; @p7 trap;
     """
     report, after = run_block(body, {"out": 8 * 32}, 1, grid=8, cluster=(4,), shared=CELLS)
     report.raise_faults()

@@ -6,7 +6,11 @@ import random
 
 import numpy as np
 import pytest
+from samples import FORMATS, near, same_float
+from scalar_model import decode, encode, extreme
 from whole_block import clean, kinds
+
+from sparsekit.emulator import UnsupportedError
 
 RNG = random.Random(0)
 WORDS = np.array([RNG.getrandbits(32) for _ in range(64)], np.uint32)
@@ -144,3 +148,46 @@ def test_lanes_that_do_not_take_part():
     guarded = "setp.lt.u32 p0, lane, 16; @p0 vote.sync.any.pred p1, p0, -1; bar.warp.sync -1;"
     assert kinds(guarded, {}) == ["divergence"]
     assert kinds("setp.lt.u32 p0, lane, 16; @p0 exit; vote.sync.any.pred p1, p0, -1;", {}) == []
+
+
+def test_match_of_64_bits():
+    """Values that differ in their upper halves alone differ."""
+    upper = np.array([k % 3 for k in range(32)] + [7] * 32, np.uint64) << np.uint64(32)
+    body = """mad.wide.u32 l0, tid, 8, source; ld.global.u64 l1, [l0];
+    match.any.sync.b64 r1, l1, -1; match.all.sync.b64 r2|p0, l1, -1; selp.u32 r3, 1, 0, p0;
+    mad.wide.u32 l2, tid, 16, out; st.global.v4.u32 [l2], {r1, r2, r3, r3};"""
+    out = clean(body, {"source": upper | np.uint64(5), "out": 1024}, 64)["out"].reshape(64, 4)
+    same = [sum(1 << k for k in range(32) if k % 3 == lane % 3) for lane in range(32)]
+    assert out[:, 0].tolist() == same + [2**32 - 1] * 32
+    assert out[:, 1].tolist() == [0] * 32 + [2**32 - 1] * 32
+    assert out[:, 2].tolist() == [0] * 32 + [1] * 32
+
+
+def test_match_any_gives_no_predicate():
+    with pytest.raises(UnsupportedError, match="no predicate"):
+        clean("match.any.sync.b32 r1|p0, tid, -1;", {}, 32)
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("signs", ["", ".abs"])
+@pytest.mark.parametrize("nan", ["", ".NaN"])
+def test_redux_of_floats_with_nan(op, signs, nan):
+    """A NaN in one warp of three, and in all lanes of the second; -0 is less than +0 in the third."""
+    form = FORMATS["f32"]
+    rng = random.Random(6)
+    numbers = [x for x in near(form, 40)]
+    values = [[rng.choice(numbers) for _ in range(32)], [0x7FC00000] * 32,
+              [rng.choice([0, 1 << 31]) for _ in range(32)]]  # fmt: skip
+    values[0][13] = 0xFFC00001
+    body = f"""mad.wide.u32 l0, tid, 4, source; ld.global.f32 f0, [l0];
+    redux.sync.{op}{signs}{nan}.f32 f1, f0, -1; mad.wide.u32 l1, tid, 4, out;
+    st.global.f32 [l1], f1;"""
+    source = np.array(values, np.uint32).reshape(-1)
+    out = clean(body, {"source": source, "out": np.zeros(96, np.uint32)}, 96)["out"]
+    for warp, row in enumerate(values):
+        result = None
+        for bits in row:
+            number = decode(bits & 0x7FFFFFFF if signs else bits, form)
+            result = number if result is None else extreme(result, number, op == "max", bool(nan))
+        for found in out[32 * warp : 32 * warp + 32].tolist():
+            assert same_float(found, encode(result, form), form), (op, signs, nan, hex(found))

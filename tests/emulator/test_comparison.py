@@ -62,15 +62,17 @@ def test_setp_of_halves(kind):
     form, rows = FORMATS[kind], halves(kind, 1)
     for ftz in flushing(kind):
         for name in COMPARISONS:
-            for op in COMBINED:
-                body = f"setp.{name}.{op}{ftz}.{kind} d0|d1, a, b, c;"
-                first, second = run(body, inputs_of(kind, rows), ["pred", "pred"])
-                for (a, b, c), p, q in zip(rows, first, second, strict=True):
-                    true = holds(name, a, b, form, bool(ftz))
-                    assert p == COMBINED[op](true, bool(c)), (body, hex(a), hex(b), c)
-                    assert q == COMBINED[op](not true, bool(c)), (body, hex(a), hex(b), c)
-            (found,) = run(f"setp.{name}{ftz}.{kind} d0, a, b;", inputs_of(kind, rows), ["pred"])
-            assert found == [int(holds(name, a, b, form, bool(ftz))) for a, b, _ in rows]
+            true = [holds(name, a, b, form, bool(ftz)) for a, b, _ in rows]
+            body = f"setp.{name}{ftz}.{kind} d0, a, b; " + " ".join(
+                f"setp.{name}.{op}{ftz}.{kind} d{1 + 2 * k}|d{2 + 2 * k}, a, b, c;"
+                for k, op in enumerate(COMBINED)
+            )
+            alone, *results = run(body, inputs_of(kind, rows), ["pred"] * 7)
+            assert alone == [int(t) for t in true], (name, ftz)
+            for k, op in enumerate(COMBINED):
+                for t, (a, b, c), p, q in zip(true, rows, *results[2 * k : 2 * k + 2], strict=True):
+                    assert p == COMBINED[op](t, bool(c)), (name, op, hex(a), hex(b), c)
+                    assert q == COMBINED[op](not t, bool(c)), (name, op, hex(a), hex(b), c)
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -78,23 +80,22 @@ def test_setp_of_pairs_of_halves(kind):
     """p is the comparison of the low halves, q that of the high ones."""
     form = FORMATS[kind]
     rows, both = packed(kind, 2)
+    signs = [(op, sign) for op in COMBINED for sign in ("", "!")]
     for ftz in flushing(kind):
         for name in COMPARISONS:
-            body = f"setp.{name}{ftz}.{kind}x2 d0|d1, a, b;"
-            found = run(body, inputs_of("b32", rows), ["pred", "pred"])
-            for half, result in enumerate(found):
-                assert result == [int(holds(name, *r[half][:2], form, bool(ftz))) for r in both]
-            for op in COMBINED:
-                for sign in ("", "!"):
-                    body = f"setp.{name}.{op}{ftz}.{kind}x2 d0|d1, a, b, {sign}c;"
-                    found = run(body, inputs_of("b32", rows), ["pred", "pred"])
-                    for half, result in enumerate(found):
-                        wanted = [
-                            int(COMBINED[op](holds(name, *r[half][:2], form, bool(ftz)),
-                                             bool(row[2]) != bool(sign)))
-                            for r, row in zip(both, rows, strict=True)
-                        ]  # fmt: skip
-                        assert result == wanted, body
+            true = [[holds(name, *r[half][:2], form, bool(ftz)) for r in both] for half in (0, 1)]
+            body = f"setp.{name}{ftz}.{kind}x2 d0|d1, a, b; " + " ".join(
+                f"setp.{name}.{op}{ftz}.{kind}x2 d{2 + 2 * k}|d{3 + 2 * k}, a, b, {sign}c;"
+                for k, (op, sign) in enumerate(signs)
+            )
+            found = run(body, inputs_of("b32", rows), ["pred"] * (2 + 2 * len(signs)))
+            assert found[:2] == [[int(t) for t in part] for part in true], (name, ftz)
+            for k, (op, sign) in enumerate(signs):
+                for half in (0, 1):
+                    assert found[2 + 2 * k + half] == [
+                        int(COMBINED[op](t, bool(row[2]) != bool(sign)))
+                        for t, row in zip(true[half], rows, strict=True)
+                    ], (name, op, sign, ftz)
 
 
 def test_a_destination_may_be_the_predicate_that_is_combined():
@@ -118,22 +119,24 @@ def test_a_destination_may_be_the_predicate_that_is_combined():
 def test_set_of_halves(kind):
     """1.0 of a floating type, all ones of an integer type, or 0."""
     form, rows = FORMATS[kind], halves(kind, 4)
-    for target in (kind, "u16", "s16", "u32", "s32"):
-        bits = 32 if target[1:] == "32" else 16
-        true = ONE.get(target, 2**bits - 1)
-        for ftz in flushing(kind):
-            for name in COMPARISONS:
-                body = f"set.{name}{ftz}.{target}.{kind} d0, a, b;"
-                (found,) = run(body, inputs_of(kind, rows), [f"b{bits}"])
-                for (a, b, _), result in zip(rows, found, strict=True):
-                    wanted = true * holds(name, a, b, form, bool(ftz))
-                    assert result == wanted, (body, hex(a), hex(b))
-            for op in COMBINED:
-                body = f"set.geu.{op}{ftz}.{target}.{kind} d0, a, b, !c;"
-                (found,) = run(body, inputs_of(kind, rows), [f"b{bits}"])
-                for (a, b, c), result in zip(rows, found, strict=True):
-                    wanted = true * COMBINED[op](holds("geu", a, b, form, bool(ftz)), not c)
-                    assert result == wanted, (body, hex(a), hex(b), c)
+    targets = [
+        (op, target) for op in ("", *COMBINED) for target in (kind, "u16", "s16", "u32", "s32")
+    ]
+    outputs = ["b32" if target[1:] == "32" else "b16" for _, target in targets]
+    for ftz in flushing(kind):
+        for name in COMPARISONS:
+            true = [holds(name, a, b, form, bool(ftz)) for a, b, _ in rows]
+            body = " ".join(
+                f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind} d{k}, a, b{', !c' * bool(op)};"
+                for k, (op, target) in enumerate(targets)
+            )
+            results = run(body, inputs_of(kind, rows), outputs)
+            for (op, target), bits, found in zip(targets, outputs, results, strict=True):
+                one = ONE.get(target, 2 ** int(bits[1:]) - 1)
+                assert found == [
+                    one * (COMBINED[op](t, not c) if op else t)
+                    for t, (_, _, c) in zip(true, rows, strict=True)
+                ], (name, op, ftz, target)
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -141,52 +144,111 @@ def test_set_of_pairs_of_halves(kind):
     """Each half of the result is 1.0, or 0xffff where the result is an integer, or 0."""
     form = FORMATS[kind]
     rows, both = packed(kind, 5)
-    for target in (f"{kind}x2", "u32", "s32"):
-        true = ONE[kind] if target.endswith("x2") else 0xFFFF
-        for ftz in flushing(kind):
-            for name in COMPARISONS:
-                body = f"set.{name}{ftz}.{target}.{kind}x2 d0, a, b;"
-                (found,) = run(body, inputs_of("b32", rows), ["b32"])
-                for (low, high), result in zip(both, found, strict=True):
-                    parts = [true * holds(name, *h[:2], form, bool(ftz)) for h in (low, high)]
-                    assert result == parts[0] | parts[1] << 16, (body, low, high)
-            for op in COMBINED:
-                body = f"set.ltu.{op}{ftz}.{target}.{kind}x2 d0, a, b, c;"
-                (found,) = run(body, inputs_of("b32", rows), ["b32"])
-                for row, (low, high), result in zip(rows, both, found, strict=True):
-                    parts = [
-                        true * COMBINED[op](holds("ltu", *h[:2], form, bool(ftz)), bool(row[2]))
-                        for h in (low, high)
-                    ]
-                    assert result == parts[0] | parts[1] << 16, (body, low, high, row[2])
+    targets = [(op, target) for op in ("", *COMBINED) for target in (f"{kind}x2", "u32", "s32")]
+    for ftz in flushing(kind):
+        for name in COMPARISONS:
+            true = [[holds(name, *half[:2], form, bool(ftz)) for half in pair] for pair in both]
+            body = " ".join(
+                f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind}x2 d{k}, a, b{', c' * bool(op)};"
+                for k, (op, target) in enumerate(targets)
+            )
+            results = run(body, inputs_of("b32", rows), ["b32"] * len(targets))
+            for (op, target), found in zip(targets, results, strict=True):
+                one = ONE[kind] if target.endswith("x2") else 0xFFFF
+                for (low, high), row, result in zip(true, rows, found, strict=True):
+                    if op:
+                        low, high = (COMBINED[op](t, bool(row[2])) for t in (low, high))
+                    assert result == one * low | one * high << 16, (name, op, ftz, target, row)
 
 
-@pytest.mark.parametrize(
-    "kind", ["u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64", "f32", "f64"]
-)
-def test_set_combined_with_a_predicate(kind):
-    rng = random.Random(6)
+WHOLE = ["u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64", "f32", "f64"]
+SAME = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+
+
+def names_of(kind):
+    """The comparisons that a type has."""
     names = {"b": ["eq", "ne"], "f": COMPARISONS}.get(kind[0], list(ORDERED))
-    if kind[0] == "u":
-        names = [*names, "lo", "ls", "hi", "hs"]
-    same = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+    return [*names, *SAME] if kind[0] == "u" else names
+
+
+def is_true(name, a, b, kind, ftz):
+    if kind[0] == "f":
+        return holds(name, a, b, FORMATS[kind], bool(ftz))
+    x, y = as_integer(a, kind), as_integer(b, kind)
+    return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y,
+            "ge": x >= y}[SAME.get(name, name)]  # fmt: skip
+
+
+def whole(kind):
+    rng = random.Random(6)
     values = floats(FORMATS[kind]) if kind[0] == "f" else integers(int(kind[1:]))
-    rows = [(rng.choice(values), rng.choice(values), rng.getrandbits(1)) for _ in range(200)]
-    rows += [(a, a, k & 1) for k, a in enumerate(values)]
+    rows = [(rng.choice(values), rng.choice(values), rng.getrandbits(1)) for _ in range(120)]
+    return rows + [(a, a, k & 1) for k, a in enumerate(values)]
 
-    def true(name, a, b, ftz):
-        if kind[0] == "f":
-            return holds(name, a, b, FORMATS[kind], bool(ftz))
-        x, y = as_integer(a, kind), as_integer(b, kind)
-        return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y,
-                "ge": x >= y}[same.get(name, name)]  # fmt: skip
 
-    for name in names:
-        for target in ("u32", "s32", "f32"):
-            for op in COMBINED:
-                for ftz in ("", ".ftz") if kind == "f32" else ("",):
-                    body = f"set.{name}.{op}{ftz}.{target}.{kind} d0, a, b, c;"
-                    (found,) = run(body, inputs_of(kind, rows), ["b32"])
-                    for (a, b, c), result in zip(rows, found, strict=True):
-                        wanted = COMBINED[op](true(name, a, b, ftz), bool(c))
-                        assert result == ONE.get(target, 2**32 - 1) * wanted, (body, a, b, c)
+def spellings(kind):
+    return [(name, ftz) for name in names_of(kind) for ftz in ("", ".ftz")[: 1 + (kind == "f32")]]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_set_alone_and_combined_with_a_predicate(kind):
+    """1.0 of f32, all ones of an integer type, or 0."""
+    rows = whole(kind)
+    targets = [(op, target) for op in ("", *COMBINED) for target in ("u32", "s32", "f32")]
+    for name, ftz in spellings(kind):
+        true = [is_true(name, a, b, kind, ftz) for a, b, _ in rows]
+        body = " ".join(
+            f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind} d{k}, a, b{', c' * bool(op)};"
+            for k, (op, target) in enumerate(targets)
+        )
+        results = run(body, inputs_of(kind, rows), ["b32"] * len(targets))
+        for (op, target), found in zip(targets, results, strict=True):
+            one = ONE.get(target, 2**32 - 1)
+            assert found == [
+                one * (COMBINED[op](t, bool(c)) if op else t)
+                for t, (_, _, c) in zip(true, rows, strict=True)
+            ], (name, ftz, op, target)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_setp_alone_and_combined_with_a_predicate(kind):
+    """The result and its opposite, each combined with the third operand."""
+    rows = whole(kind)
+    for name, ftz in spellings(kind):
+        true = [is_true(name, a, b, kind, ftz) for a, b, _ in rows]
+        body = f"setp.{name}{ftz}.{kind} d0|d1, a, b; setp.{name}{ftz}.{kind} d2, a, b; "
+        body += " ".join(
+            f"setp.{name}.{op}{ftz}.{kind} d{3 + 2 * k}|d{4 + 2 * k}, a, b, c;"
+            for k, op in enumerate(COMBINED)
+        )
+        first, opposite, only, *pairs = run(body, inputs_of(kind, rows), ["pred"] * 9)
+        assert first == only == [int(t) for t in true], (name, ftz)
+        assert opposite == [int(not t) for t in true]
+        for k, op in enumerate(COMBINED):
+            both = [
+                (COMBINED[op](t, bool(c)), COMBINED[op](not t, bool(c)))
+                for t, (_, _, c) in zip(true, rows, strict=True)
+            ]
+            assert list(zip(*pairs[2 * k : 2 * k + 2], strict=True)) == both, (name, op, ftz)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_selection_of_every_type(kind):
+    """selp by a predicate; slct by the sign of an integer or of a float: -0 counts as 0."""
+    rows = whole(kind)
+    (found,) = run(f"selp.{kind} d0, a, b, c;", inputs_of(kind, rows), [kind])
+    assert found == [a if c else b for a, b, c in rows]
+    signs = [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x80000001, 0xFF800000, 0x7F800000,
+             0x3F800000, 0xBF800000, 0x7FC00000, 0xFFC00000]  # fmt: skip
+    rows = [(a, b, signs[k % len(signs)]) for k, (a, b, _) in enumerate(rows)]
+    inputs = list(zip((kind, kind, "b32"), columns(rows), strict=True))
+    body = f"mov.b32 x, c; slct.{kind}.s32 d0, a, b, c; slct.{kind}.f32 d1, a, b, x;"
+    body += f"slct.ftz.{kind}.f32 d2, a, b, x;"
+    found = run(body, inputs, [kind] * 3, declare=".reg .f32 x;")
+    for k, ftz in ((0, None), (1, False), (2, True)):
+        for (a, b, c), result in zip(rows, found[k], strict=True):
+            if ftz is None:
+                first = as_integer(c, "s32") >= 0
+            else:
+                first = holds("ge", c, 0, FORMATS["f32"], ftz)
+            assert result == (a if first else b), (kind, k, hex(c))

@@ -35,11 +35,24 @@ def width(kind):
     return int(kind[1:])
 
 
+def is_narrowing(source, target):
+    """Whether a type lacks values of another: else there is no .sat."""
+    lowest, highest = (1 << (width(source) - 1), (1 << (width(source) - 1)) - 1)
+    if source[0] == "u":
+        lowest, highest = 0, (1 << width(source)) - 1
+    return any(clamp(x, target) != x for x in (as_integer(lowest, source), highest))
+
+
+def integers_of(kind):
+    """The types that a floating one is converted from and to: bf16 none of 8 bits."""
+    return INTEGERS[2:] if kind == "bf16" else INTEGERS
+
+
 @pytest.mark.parametrize("source", INTEGERS)
 def test_between_integers(source):
     values = integers(width(source))
     for target in INTEGERS:
-        for sat in ("", ".sat"):
+        for sat in ("", ".sat")[: 1 + is_narrowing(source, target)]:
             (found,) = run(f"cvt{sat}.{target}.{source} d0, a;", [(source, values)], [target])
             for bits, result in zip(values, found, strict=True):
                 value = as_integer(bits, source)
@@ -56,12 +69,19 @@ def test_from_integers(source):
     values = integers(bits) + [rng.getrandbits(bits) >> rng.randrange(bits) for _ in range(60)]
     values += [2**k + d for k in range(24, bits) for d in (-1, 0, 1)]
     for target in FLOATS:
+        if source not in integers_of(target):
+            continue
         form = FORMATS[target]
-        for mode in ("rn", "rz", "rm", "rp"):
-            (found,) = run(f"cvt.{mode}.{target}.{source} d0, a;", [(source, values)], [target])
+        ftzs = ("", ".ftz")[: 1 + (target == "f32")]  # no integer becomes a subnormal number
+        spellings = [(mode, ftz) for mode in ("rn", "rz", "rm", "rp") for ftz in ftzs]
+        body = " ".join(
+            f"cvt.{mode}{ftz}.{target}.{source} d{k}, a;" for k, (mode, ftz) in enumerate(spellings)
+        )
+        results = run(body, [(source, values)], [target] * len(spellings))
+        for (mode, ftz), found in zip(spellings, results, strict=True):
             for x, result in zip(values, found, strict=True):
                 wanted = encode(finite(as_integer(x, source)), form, mode)
-                assert result == wanted, (target, source, mode, hex(x), hex(result), hex(wanted))
+                assert result == wanted, (target, source, mode, ftz, hex(x), hex(result))
 
 
 def integer_of(number, mode, source, target):
@@ -81,22 +101,29 @@ def test_to_integers(source):
     form = FORMATS[source]
     values = floats(form) + near(form, 80)
     values += [encode(finite(n), form) for n in (127, 128, 255, 256, -1, 2**31, 2**63, -(2**63))]
-    for target in INTEGERS:
-        for mode in ("rni", "rzi", "rmi", "rpi"):
-            (found,) = run(f"cvt.{mode}.{target}.{source} d0, a;", [(source, values)], [target])
+    for target in integers_of(source):
+        ftzs = ("", ".ftz")[: 1 + (source == "f32")]
+        spellings = [(mode, ftz) for mode in ("rni", "rzi", "rmi", "rpi") for ftz in ftzs]
+        body = " ".join(
+            f"cvt.{mode}{ftz}.{target}.{source} d{k}, a;" for k, (mode, ftz) in enumerate(spellings)
+        )
+        results = run(body, [(source, values)], [target] * len(spellings))
+        for (mode, ftz), found in zip(spellings, results, strict=True):
             for x, result in zip(values, found, strict=True):
-                wanted = integer_of(decode(x, form), mode[:2], source, target)
-                assert result == wanted & (256 ** BYTES[target] - 1), (target, mode, hex(x))
+                number = decode(flush(x, form) if ftz else x, form)
+                wanted = integer_of(number, mode[:2], source, target)
+                assert result == wanted & (256 ** BYTES[target] - 1), (target, mode, ftz, hex(x))
 
 
 @pytest.mark.parametrize("kind", FLOATS)
 def test_integers_that_stay_floats(kind):
     form = FORMATS[kind]
     values = floats(form) + near(form, 80)
-    for mode in ("rni", "rzi", "rmi", "rpi"):
-        (found,) = run(f"cvt.{mode}.{kind}.{kind} d0, a;", [(kind, values)], [kind])
+    ftzs = ("", ".ftz")[: 1 + (kind == "f32")]
+    for mode, ftz in [(m, f) for m in ("rni", "rzi", "rmi", "rpi") for f in ftzs]:
+        (found,) = run(f"cvt.{mode}{ftz}.{kind}.{kind} d0, a;", [(kind, values)], [kind])
         for x, result in zip(values, found, strict=True):
-            number = decode(x, form)
+            number = decode(flush(x, form) if ftz else x, form)
             if number.kind == "finite":
                 whole = round_integer(number.value, mode[:2])
                 number = finite(whole, number.negative)
@@ -146,11 +173,14 @@ def saturated(number, form, mode="rn"):
     return encode(saturate(decode(encode(number, form, mode), form)), form)
 
 
-@pytest.mark.parametrize("source", FLOATS)
+SATURATED = ("f16", "f32", "f64")  # bf16 has no .sat
+
+
+@pytest.mark.parametrize("source", SATURATED)
 def test_saturated_floats(source):
     form = FORMATS[source]
     values = floats(form) + near(form, 80) + [1 << (form.bits - 2), form.bias << form.mantissa_bits]
-    for target in FLOATS:
+    for target in SATURATED:
         exact = target in ("f64", source) or (target == "f32" and source != "f64")
         modes = [""] if exact else ["rn", "rz", "rm", "rp"]
         ftzs = ("", ".ftz") if "f32" in (source, target) else ("",)
@@ -177,7 +207,7 @@ def test_singles_of_halves_flushed(source):
         assert same_float(result, wanted, F32), (hex(x), hex(result))
 
 
-@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize("kind", SATURATED)
 def test_saturated_integers_that_stay_floats(kind):
     form = FORMATS[kind]
     values = floats(form) + near(form, 80)
@@ -194,7 +224,7 @@ def test_saturated_integers_that_stay_floats(kind):
 @pytest.mark.parametrize("source", INTEGERS)
 def test_saturated_floats_of_integers(source):
     values = integers(width(source))
-    for target in FLOATS:
+    for target in SATURATED:
         for mode in ("rn", "rz", "rm", "rp"):
             body = f"cvt.{mode}.sat.{target}.{source} d0, a;"
             (found,) = run(body, [(source, values)], [target])
@@ -203,7 +233,7 @@ def test_saturated_floats_of_integers(source):
                 assert result == wanted, (body, hex(x), hex(result))
 
 
-@pytest.mark.parametrize("source", FLOATS)
+@pytest.mark.parametrize("source", SATURATED)
 def test_saturated_integers_of_floats(source):
     """.sat changes nothing: the result is clamped in any case."""
     form = FORMATS[source]
@@ -223,11 +253,41 @@ def test_two_singles_to_a_pair(kind):
     rows = [(rng.choice(values), rng.choice(values)) for _ in range(300)]
     form = FORMATS[kind]
     inputs = [("f32", c) for c in columns(rows)]
-    for mode in ("rn", "rz"):
-        (found,) = run(f"cvt.{mode}.{kind}x2.f32 d0, a, b;", inputs, ["b32"])
-        for (a, b), result in zip(rows, found, strict=True):
-            assert same_float(result >> 16, encode(decode(a, F32), form, mode), form)
-            assert same_float(result & 0xFFFF, encode(decode(b, F32), form, mode), form)
+    spellings = [
+        (mode, relu, limit)
+        for mode in ("rn", "rz") for relu in ("", ".relu") for limit in ("", ".satfinite")
+    ]  # fmt: skip
+    for mode, relu, limit in spellings:
+        body = f"cvt.{mode}{relu}{limit}.{kind}x2.f32 d0, a, b; "
+        body += f"cvt.{mode}{relu}{limit}.{kind}.f32 d1, a;"
+        found, single = run(body, inputs, ["b32", "b16"])
+        for (a, b), result, alone in zip(rows, found, single, strict=True):
+            high, low = (
+                encode(positive(decode(x, F32), relu), form, mode, satfinite=bool(limit))
+                for x in (a, b)
+            )
+            assert same_float(result >> 16, high, form), (body, hex(a))
+            assert same_float(result & 0xFFFF, low, form), (body, hex(b))
+            assert same_float(alone, high, form), (body, hex(a))
+
+
+def positive(number, relu):
+    """.relu: what is negative becomes +0, a NaN stays one."""
+    return finite(0) if relu and number.negative and number.kind != NAN else number
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_halves_of_singles_flushed(kind):
+    """.ftz is of the single: a subnormal half stays."""
+    form = FORMATS[kind]
+    values = floats(F32) + near(F32, 40)
+    values += [encode(finite(Fraction(k, 2**24)), F32) for k in (1, 3, 1023)]
+    modes = ("rn", "rz", "rm", "rp")
+    body = " ".join(f"cvt.{mode}.ftz.{kind}.f32 d{k}, a;" for k, mode in enumerate(modes))
+    for mode, found in zip(modes, run(body, [("f32", values)], [kind] * 4), strict=True):
+        for x, result in zip(values, found, strict=True):
+            wanted = encode(decode(flush(x, F32), F32), form, mode)
+            assert same_float(result, wanted, form), (mode, hex(x), hex(result))
 
 
 def test_tf32():
@@ -275,21 +335,26 @@ def test_fp8(kind, form):
     )
     rows = [(rng.choice(values), rng.choice(values)) for _ in range(300)]
     inputs = [("f32", c) for c in columns(rows)]
-    (found,) = run(f"cvt.rn.satfinite.{kind}x2.f32 d0, a, b;", inputs, ["b16"])
-    for (a, b), result in zip(rows, found, strict=True):
-        for x, byte in ((a, result >> 8), (b, result & 0xFF)):
-            wanted = encode(decode(x, F32), form, satfinite=True)
-            assert byte == wanted, (hex(x), hex(byte), hex(wanted))
     halves = [rng.getrandbits(32) for _ in range(200)]
-    (found,) = run(f"cvt.rn.satfinite.{kind}x2.f16x2 d0, a;", [("b32", halves)], ["b16"])
-    for x, result in zip(halves, found, strict=True):
-        for half, byte in ((x >> 16, result >> 8), (x & 0xFFFF, result & 0xFF)):
-            assert byte == encode(decode(half, F16), form, satfinite=True)
-    pairs = list(range(0, 65536, 7))
-    (found,) = run(f"cvt.rn.f16x2.{kind}x2 d0, a;", [("b16", pairs)], ["b32"])
-    for x, result in zip(pairs, found, strict=True):
-        for byte, half in ((x >> 8, result >> 16), (x & 0xFF, result & 0xFFFF)):
-            assert same_float(half, encode(decode(byte, form), F16), F16)
+    pairs = list(range(0, 65536, 29))
+    for relu in ("", ".relu"):
+
+        def byte_of(bits, source, relu=relu):
+            return encode(positive(decode(bits, source), relu), form, satfinite=True)
+
+        (found,) = run(f"cvt.rn.satfinite{relu}.{kind}x2.f32 d0, a, b;", inputs, ["b16"])
+        for (a, b), result in zip(rows, found, strict=True):
+            for x, byte in ((a, result >> 8), (b, result & 0xFF)):
+                assert byte == byte_of(x, F32), (relu, hex(x), hex(byte))
+        (found,) = run(f"cvt.rn.satfinite{relu}.{kind}x2.f16x2 d0, a;", [("b32", halves)], ["b16"])
+        for x, result in zip(halves, found, strict=True):
+            for half, byte in ((x >> 16, result >> 8), (x & 0xFFFF, result & 0xFF)):
+                assert byte == byte_of(half, F16), (relu, hex(half), hex(byte))
+        (found,) = run(f"cvt.rn{relu}.f16x2.{kind}x2 d0, a;", [("b16", pairs)], ["b32"])
+        for x, result in zip(pairs, found, strict=True):
+            for byte, half in ((x >> 8, result >> 16), (x & 0xFF, result & 0xFFFF)):
+                wanted = encode(positive(decode(byte, form), relu), F16)
+                assert same_float(half, wanted, F16), (relu, hex(byte), hex(half))
 
 
 def test_pack():
@@ -302,7 +367,8 @@ def test_pack():
         for (a, b, _), result in zip(rows, found, strict=True):
             high, low = (clamp(as_integer(x, "s32"), kind) & 0xFFFF for x in (a, b))
             assert result == high << 16 | low
-    (found,) = run("cvt.pack.sat.s8.s32.b32 d0, a, b, c;", inputs, ["b32"])
-    for (a, b, c), result in zip(rows, found, strict=True):
-        high, low = (clamp(as_integer(x, "s32"), "s8") & 0xFF for x in (a, b))
-        assert result == (c << 16 | high << 8 | low) & 0xFFFFFFFF
+    for kind in ("u8", "s8"):
+        (found,) = run(f"cvt.pack.sat.{kind}.s32.b32 d0, a, b, c;", inputs, ["b32"])
+        for (a, b, c), result in zip(rows, found, strict=True):
+            high, low = (clamp(as_integer(x, "s32"), kind) & 0xFF for x in (a, b))
+            assert result == (c << 16 | high << 8 | low) & 0xFFFFFFFF

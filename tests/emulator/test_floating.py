@@ -530,8 +530,8 @@ def test_approximations_of_halves(kind):
     single = kind.removesuffix("x2")
     form = FORMATS[single]
     values = half_values(single)
-    texts = [("ex2.approx", False), ("ex2.approx.ftz", True), ("tanh.approx", False)]
-    for opcode, ftz in texts[kind.startswith("bf16") :]:
+    power = ("ex2.approx.ftz", True) if single == "bf16" else ("ex2.approx", False)
+    for opcode, ftz in (power, ("tanh.approx", False)):
         exact = hyperbolic_tangent if opcode.startswith("tanh") else power_of_two
         if kind == single:
             rows = [(x,) for x in values]
@@ -594,6 +594,205 @@ def test_comparisons(kind):
             f"set.geu.f32.{kind} d0, a, b;", kind, rows,
             lambda a, b: 0x3F800000 * ordered("ge", True)(a, b), "f32",
         )  # fmt: skip
+
+
+EXACT = {
+    "add": (2, add), "sub": (2, lambda a, b, mode: add(a, -b, mode)),
+    "mul": (2, lambda a, b, mode: multiply(a, b)), "fma": (3, fma),
+}  # fmt: skip
+
+
+def dotted(*modifiers):
+    return "".join(f".{m}" for m in modifiers if m)
+
+
+def check_lanes(texts, kind, single, rows, per_register):
+    """texts: (opcode, model of one element); all run in one kernel, each on all rows.
+
+    per_register: so many rows lie side by side in a register.
+    """
+    bits = FORMATS[single].bits
+    groups = [rows[k : k + per_register] for k in range(0, len(rows), per_register)]
+    packed = [
+        tuple(sum(row[k] << place * bits for place, row in enumerate(group))
+              for k in range(len(rows[0])))
+        for group in groups
+    ]  # fmt: skip
+    names = ", ".join("abc"[: len(rows[0])])
+    body = " ".join(f"{opcode} d{k}, {names};" for k, (opcode, _) in enumerate(texts))
+    held = kind if per_register == 1 else f"b{bits * per_register}"
+    results = run(body, [(held, c) for c in columns(packed)], [held] * len(texts))
+    for (opcode, model), found in zip(texts, results, strict=True):
+        for group, result in zip(groups, found, strict=True):
+            for place, row in enumerate(group):
+                element = result >> place * bits & (2**bits - 1)
+                wanted = model(*row)
+                assert same_float(element, wanted, FORMATS[single]), (
+                    opcode, [hex(x) for x in row], hex(element), hex(wanted)
+                )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["f32", "f32x2"])
+@pytest.mark.parametrize("op", EXACT)
+def test_every_modifier_of_singles(kind, op):
+    """Each rounding with each choice of .ftz and .sat; a pair of singles has no .sat."""
+    arity, exact = EXACT[op]
+    rows = rows_of("f32", arity, 40)[-160:]
+    texts = [
+        (f"{op}{dotted(mode, ftz, sat)}.{kind}",
+         rounded("f32", lambda *x, m=mode or "rn": exact(*x, m), mode or "rn", bool(ftz), bool(sat)))
+        for mode in MODES + ("",) * (op != "fma")
+        for ftz in ("", "ftz")
+        for sat in ("", "sat")[: 1 + (kind == "f32")]
+    ]  # fmt: skip
+    check_lanes(texts, kind, "f32", rows, 2 if kind == "f32x2" else 1)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f16x2", "bf16x2"])
+@pytest.mark.parametrize("op", EXACT)
+def test_every_modifier_of_halves(kind, op):
+    """.ftz and .sat are of f16 alone, .relu is of fma without .sat."""
+    single = kind.removesuffix("x2")
+    form = FORMATS[single]
+    arity, exact = EXACT[op]
+    rows = rows_of(single, arity, 60)[-240:]
+    texts = []
+    for mode in ("rn", "")[: 1 + (op != "fma")]:
+        for ftz in ("", "ftz")[: 1 + (single == "f16")]:
+            for last in ("", *(["sat"] * (single == "f16")), *(["relu"] * (op == "fma"))):
+                plain = rounded(single, lambda *x: exact(*x, "rn"), "rn", bool(ftz), last == "sat")
+
+                def model(*row, plain=plain, relu=last == "relu"):
+                    bits = plain(*row)
+                    negative = decode(bits, form).negative and decode(bits, form).kind != NAN
+                    return 0 if relu and negative else bits
+
+                texts.append((f"{op}{dotted(mode, ftz, last)}.{kind}", model))
+    check_lanes(texts, kind, single, rows, 2 if kind.endswith("x2") else 1)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "f16x2", "bf16x2"])
+@pytest.mark.parametrize("arity", [2, 3])
+def test_every_modifier_of_extremes(kind, arity):
+    """.xorsign takes the signs of two operands, .abs of three stands alone."""
+    single = kind.removesuffix("x2")
+    if arity == 3 and single != "f32":
+        pytest.skip("no such instruction")
+    form = FORMATS[single]
+    sign = 1 << (form.bits - 1)
+    texts = []
+    for op in ("min", "max"):
+        for ftz in ("", "ftz")[: 1 + (single != "bf16")]:
+            for nan in ("", "NaN"):
+                for signs in ("", "xorsign.abs" if arity == 2 else "abs"):
+
+                    def model(*row, op=op, ftz=ftz, nan=nan, signs=signs):
+                        row = [flush(b, form) if ftz else b for b in row]
+                        numbers = [decode(b & ~sign if signs else b, form) for b in row]
+                        result = numbers[0]
+                        for number in numbers[1:]:
+                            result = extreme(result, number, op == "max", bool(nan))
+                        bits = encode(result, form)
+                        if signs == "xorsign.abs" and result.kind != NAN:
+                            bits |= (row[0] ^ row[1]) & sign
+                        return bits
+
+                    texts.append((f"{op}{dotted(ftz, nan, signs)}.{kind}", model))
+    rows = rows_of(single, arity, 40)
+    random.Random(3).shuffle(rows)
+    check_lanes(texts, kind, single, rows[:240], 2 if kind.endswith("x2") else 1)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "f16x2", "bf16x2"])
+def test_signs_flushed(kind):
+    single = kind.removesuffix("x2")
+    form = FORMATS[single]
+    sign = 1 << (form.bits - 1)
+    rows = [(b,) for b in floats(form) + near(form, 40)]
+    texts = []
+    for ftz in ("", "ftz")[: 1 + (single != "bf16")]:
+        for op, change in (("neg", lambda x: x ^ sign), ("abs", lambda x: x & ~sign)):
+            texts.append((
+                f"{op}{dotted(ftz)}.{kind}",
+                lambda x, f=ftz, change=change: change(flush(x, form) if f else x),
+            ))  # fmt: skip
+    check_lanes(texts, kind, single, rows, 2 if kind.endswith("x2") else 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_roots_flushed(mode):
+    rows = [(b,) for b in floats(FORMATS["f32"]) + near(FORMATS["f32"], 40)]
+    check(f"sqrt.{mode}.ftz.f32 d0, a;", "f32", rows, rounded("f32", square_root, mode, ftz=True))
+    check(f"rcp.{mode}.ftz.f32 d0, a;", "f32", rows,
+          rounded("f32", lambda a: divide(finite(1), a), mode, ftz=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_mixed_sums_saturated(kind):
+    half, single = FORMATS[kind], FORMATS["f32"]
+    rng = random.Random(6)
+    halves, singles = floats(half) + near(half, 60), floats(single) + near(single, 60)
+    rows = [(rng.choice(halves), rng.choice(halves), rng.choice(singles)) for _ in range(200)]
+    modes = [(op, mode) for op in ("add", "fma") for mode in MODES] + [("add", "")]
+    body = " ".join(
+        f"{op}{dotted(mode)}.sat.f32.{kind} d{k}, a, {'b, ' * (op == 'fma')}c;"
+        for k, (op, mode) in enumerate(modes)
+    )
+    results = run(body, list(zip((kind, kind, "f32"), columns(rows), strict=True)),
+                  ["f32"] * len(modes))  # fmt: skip
+    for (op, mode), found in zip(modes, results, strict=True):
+        for (a, b, c), result in zip(rows, found, strict=True):
+            x, y, z = decode(a, half), decode(b, half), decode(c, single)
+            exact = fma(x, y, z, mode) if op == "fma" else add(x, z, mode or "rn")
+            wanted = decode(encode(exact, single, mode or "rn"), single)
+            assert result == encode(saturate(wanted), single), (op, mode, hex(a), hex(b), hex(c))
+
+
+def reference(name, x):
+    """The function of an approximation; infinities and NaN as the ISA's tables give them."""
+    if math.isnan(x):
+        return x
+    if name == "rcp":
+        return 1 / x if x else math.copysign(math.inf, x)
+    if name == "rsqrt":
+        return 1 / math.sqrt(x) if x > 0 else math.nan if x < 0 else math.copysign(math.inf, x)
+    if name == "sqrt":
+        return x if x == 0 else math.sqrt(x) if x > 0 else math.nan
+    if name == "ex2":
+        return 2.0**x if x < 128 else math.inf
+    if name == "lg2":
+        return -math.inf if x == 0 else math.log2(x) if x > 0 else math.nan
+    return getattr(math, name)(x)
+
+
+@pytest.mark.parametrize("name", ["rcp", "rsqrt", "sqrt", "ex2", "lg2", "sin", "cos"])
+def test_approximations_flushed(name):
+    """Subnormal operands count as zeros, and results that would be subnormal are zeros."""
+    form = FORMATS["f32"]
+    small = [1, 3, 0x7FFFFF, 0x400000, 0x800000, 0x800001, 0]
+    values = [s | x for x in small for s in (0, 1 << 31)]
+    values += [f32_bits(x) for x in (1.0, -1.0, 2.5, -3.0, 0.01, 1e-20)]
+    if name in ("rcp", "ex2"):  # whose results may be subnormal
+        values += [f32_bits(x) for x in (3e38, -3e38, 1e38, -126.0, -126.5, -130.0, -148.0)]
+
+    def model(ftz):
+        def apply(bits):
+            x = struct.unpack("<f", struct.pack("<I", flush(bits, form) if ftz else bits))[0]
+            found = reference(name, x)
+            exact = (
+                finite(Fraction(found), math.copysign(1, found) < 0)
+                if math.isfinite(found)
+                else Number(NAN if math.isnan(found) else INF, found < 0)
+            )
+            wanted = encode(exact, form)
+            return flush(wanted, form) if ftz else wanted
+
+        return apply
+
+    rows = [(x,) for x in values]
+    for ftz in ("", ".ftz"):
+        check(f"{name}.approx{ftz}.f32 d0, a;", "f32", rows, model(bool(ftz)),
+              close=within(2, form))  # fmt: skip
 
 
 def test_numbers_are_what_the_model_says():

@@ -26,7 +26,9 @@ clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p2, wide;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {{r20, r21, r22, _}}, wide;
 clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 r23, wide;
 clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 r24, wide;
+clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 r25, wide;
 setp.ne.u32 p5, r23, r20; @p5 trap; setp.ne.u32 p5, r24, r21; @p5 trap;
+setp.ne.u32 p5, r25, r22; @p5 trap; setp.ne.u32 p5, r25, 0; @p5 trap;
 add.u32 r20, r20, r9; xor.b32 r5, r5, 1; {meet}
 bra AGAIN;
 END: {meet}"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,7 +101,10 @@ def ptxas(request) -> Path:
     return found[request.param]
 
 
-def assembled(ptxas: Path, lines: Iterable[str], target: str, folder: Path) -> set[str]:
+def assembled(
+    ptxas: Path, lines: Iterable[str], target: str, folder: Path,
+    text_of: Callable[[Sequence[str], str], str] = text_of,
+) -> set[str]:  # fmt: skip
     """Those that ptxas takes.
 
     It tells all that it refuses at one stage, and stops there; a line that its last stage refuses

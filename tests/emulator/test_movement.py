@@ -173,3 +173,36 @@ def test_clock_grows():
     body = "mov.u64 d0, %clock64; bar.sync 0; mov.u64 d1, %clock64;"
     first, second = run(body, [("b32", range(64))], ["b64", "b64"])
     assert all(a < b for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind", ["pred", *(f"{sign}{bits}" for sign in "bus" for bits in (16, 32, 64)), "f32", "f64"]
+)
+def test_mov_of_every_type(kind):
+    bits = 1 if kind == "pred" else int(kind[1:])
+    values = [RNG.getrandbits(bits) for _ in range(40)]
+    (found,) = run(f"mov.{kind} d0, a;", [(kind, values)], [kind])
+    assert found == values
+
+
+def test_windows_by_all_their_names():
+    """Addresses in the memory of parameters, and of the own block by its names."""
+    shared = ("shared", "shared::cta", "shared::cluster")
+    spaces = (*shared, "local", "param", "param::entry", "global")
+    body, outputs = "mov.u64 e, total_place; mov.u64 f, cell; mov.u64 h, own; mov.u64 k, count;", []
+    body = body.replace("mov.u64 e, total_place;", "")
+    holders = {"shared": "f", "local": "h", "param": "k", "global": "base"}
+    for written in (*shared, "local", "param", "param::entry", "global"):
+        holder = holders[written.partition("::")[0]]
+        body += f"cvta.{written}.u64 g, {holder}; cvta.to.{written}.u64 x, g;"
+        body += f"setp.eq.u64 d{len(outputs)}, x, {holder};"
+        outputs.append(1)
+        for space in spaces:
+            body += f"isspacep.{space} d{len(outputs)}, g;"
+            outputs.append(int(space.partition("::")[0] == written.partition("::")[0]))
+    body += "cvta.const.u64 g, base; cvta.to.const.u64 x, g;"
+    body += f"setp.eq.u64 d{len(outputs)}, x, base;"
+    outputs.append(1)
+    declare = ".reg .b64 g, f, h, k, x; .shared .align 8 .b8 cell[64]; .local .align 8 .b8 own[16];"
+    found = run(body, [("b32", WORDS[:4])], ["pred"] * len(outputs), declare)
+    assert [set(f) for f in found] == [{wanted} for wanted in outputs]

@@ -107,6 +107,45 @@ def test_stores(shape, number):
     assert (out == wanted).all()
 
 
+LARGEST = [("32x32b", 128), ("16x64b", 128), ("16x128b", 64), ("16x256b", 32), ("32x32b", 32),
+           ("16x32bx2", 128), ("16x32bx2", 32), ("16x32bx2", 16), ("16x32bx2", 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "number"), LARGEST)
+def test_what_one_store_writes_one_load_reads(shape, number):
+    """Stored by the shape, read back by it, and read cell by cell."""
+    count = PER_X1.get(shape, 1) * number
+    split = {"16x32bx2": ", 256"}.get(shape, "")
+    body = (
+        f".reg .b32 w<32>; .reg .b32 v<{count}>;" + ALLOC + write_float(512) + "bar.sync 0;"
+        + "".join(f"mad.lo.u32 v{i}, tid, 1000, {i};" for i in range(count))
+        + f"tcgen05.st.sync.aligned.{shape}.x{number}.b32 [r8]{split}, {registers('v', count)};"
+        + WAIT_ST + "".join(f"mov.b32 v{i}, 0;" for i in range(count))
+        + f"tcgen05.ld.sync.aligned.{shape}.x{number}.b32 {registers('v', count)}, [r8]{split};"
+        + WAIT_LD + f"mad.wide.u32 l0, tid, {4 * count}, back;"
+        + "".join(f"st.global.u32 [l0+{4 * i}], v{i};" for i in range(count))
+        + "mad.wide.u32 l1, tid, 2048, cells_out;"
+    ).replace(".reg .b32 w<32>", ".reg .b32 w<64>")  # fmt: skip
+    for start in range(0, 512, 64):
+        body += f"tcgen05.ld.sync.aligned.32x32b.x64.b32 {registers('w', 64)}, [r8+{start}];"
+        body += WAIT_LD
+        body += "".join(f"st.global.u32 [l1+{4 * (start + i)}], w{i};" for i in range(64))
+    arrays = {"back": 128 * count * 4, "cells_out": 128 * 512 * 4}
+    after = clean(body + FREE, arrays, 128, shared=SHARED)
+    numbers = np.arange(128)[:, None] * 1000 + np.arange(count)
+    assert (after["back"].reshape(128, count) == numbers).all()
+    plain = (np.arange(128)[:, None] + np.arange(512)).astype(np.float32).view(np.uint32)
+    wanted = plain.copy()
+    for thread in range(128):
+        for register in range(count):
+            if split:
+                lane, column = thread % 16, register + (256 if thread % 32 >= 16 else 0)
+            else:
+                lane, column = cell_of(shape, thread % 32, register)
+            wanted[thread // 32 * 32 + lane, column] = numbers[thread, register]
+    assert (after["cells_out"].reshape(128, 512) == wanted).all()
+
+
 def test_halves_apart():
     """16x32bx2: the second 16 threads have the same lanes, so many columns further."""
     body = (
@@ -267,6 +306,34 @@ def test_a_mask_of_columns_is_none():
     check(m=64, n=64, stationary=True, masked=", 0")
     with pytest.raises(UnsupportedError, match="a mask of columns"):
         check(m=64, n=64, stationary=True, masked=", 1")
+
+
+@pytest.mark.parametrize(("kind_a", "kind_b"), [("tf32", "tf32"), ("e4m3", "e5m2"), ("f16", "f16")])
+def test_types_of_stationary_products(kind_a, kind_b):
+    for in_memory in (False, True):
+        check(kind_a=kind_a, kind_b=kind_b, m=64, n=64, stationary=True, in_memory=in_memory)
+
+
+USES = ("fill", "use", "lastuse", "discard")
+
+
+@pytest.mark.parametrize("use", USES)
+def test_collectors_change_no_product(use):
+    """What a collector keeps is what the operand holds: a fill, and the same product again."""
+
+    def again(name):
+        def edit(text):
+            (line,) = [x for x in text.split(";") if ".kind::" in x]
+            first, second = (
+                line.replace(" [r1]", f".collector::{name}::{how} [r1]") for how in ("fill", use)
+            )
+            return text.replace(line, f"{first};{second}")
+
+        return edit
+
+    check(m=64, n=64, edit=again("a"))
+    for k in range(4):
+        check(m=64, n=64, stationary=True, edit=again(f"b{k}"))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -99,6 +99,39 @@ def test_copies_go_to_both_blocks():
     assert (after["out"].reshape(2, 128, 32)[:, :, :8] == data).all()
 
 
+COPIED = [("128x128b", "", 4), ("64x128b", ".warpx2::02_13", 4), ("64x128b", ".warpx2::01_23", 4),
+          ("32x128b", ".warpx4", 4)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "multicast", "words"), COPIED)
+def test_copies_of_every_shape(shape, multicast, words):
+    """Each block's lanes get the rows of its own shared memory, as often as the shape says."""
+    rows = int(shape.split("x")[0])
+    data = np.random.default_rng(3).integers(0, 2**32, (2, rows, words), np.uint32)
+    images = np.zeros((2, BYTES), np.uint8)
+    leading, stride = strides_of(rows, 4, "none", False)
+    for block in range(2):
+        for r in range(rows):
+            for word in range(words):
+                at = place_of(r, word, 4, "none", False, leading, stride)
+                images[block, at : at + 4] = data[block, r : r + 1, word].view(np.uint8)
+    body = (
+        f"add.u64 l3, l2, {descriptor(0, leading, stride, 'none')};"
+        f"@p6 tcgen05.cp.cta_group::2.{shape}{multicast} [r1], l3;" + WAIT + give(32)
+    )
+    arrays = {"image": images.reshape(-1), "out": 2 * 128 * 32 * 4}
+    report, after = run(body, arrays, SCHEDULES[0], checks=("bounds", "race"))
+    assert report.faults == ()
+    found = after["out"].reshape(2, 128, 32)[:, :, :words]
+    for lane in range(128):
+        warp, inside = divmod(lane, 32)
+        row = {
+            "": lane, ".warpx2::02_13": 32 * (warp % 2) + inside,
+            ".warpx2::01_23": 32 * (warp // 2) + inside, ".warpx4": inside,
+        }[multicast]  # fmt: skip
+        assert (found[:, lane] == data[:, row]).all()
+
+
 def test_a_pair_needs_two_blocks():
     body = (
         f"add.u64 l3, l2, {descriptor(0, 16, 256, '32B')};"

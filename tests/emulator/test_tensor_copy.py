@@ -24,7 +24,7 @@ FILL = """mov.u32 r1, tid; F: setp.ge.u32 p2, r1, SIZE; @p2 bra G; add.u32 r2, r
 cvt.u64.u32 l1, r1; add.u64 l1, l1, image; ld.global.u8 h1, [l1]; st.shared.u8 [r2], h1;
 add.u32 r1, r1, 32; bra F; G: fence.proxy.async.shared::cta; bar.sync 0;"""
 NUMPY = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-SIZES = {"u8": 1, "bf16": 2, "fp16": 2, "fp32": 4, "i64": 8}
+SIZES = {"u8": 1, "bf16": 2, "fp16": 2, "fp32": 4, "u32": 4, "i32": 4, "i64": 8, "u64": 8}
 
 
 def swizzled_place(offset: int, mode: str) -> int:
@@ -134,13 +134,14 @@ def test_tiles_to_global_memory(case, schedule):
 ROWS = [3, 17, -1, 9]
 
 
-def test_gather4():
+@pytest.mark.parametrize("group", ["", ".cta_group::1"])
+def test_gather4(group):
     """Four rows, one below the other; a row outside of the tensor is filled."""
     source, make = prepared("bf16", (72, 20), (64, 1), "128B", (1, 1))
     for column in (0, 5):
         body = START + (
             "@p0 mbarrier.arrive.expect_tx.shared.b64 _, [r0], 512; @p0 cp.async.bulk.tensor.2d"
-            ".shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes [r5], "
+            f".shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes{group} [r5], "
             f"[map, {{{column}, {', '.join(map(str, ROWS))}}}], [r0];"
         ) + WAIT + IMAGE.replace("SIZE", "512")  # fmt: skip
         arrays = {"source": source, "map": make, "out": np.zeros(512, np.uint8)}
@@ -182,6 +183,53 @@ def test_reductions_of_tiles():
     wanted = before.copy()
     wanted[3:6] += image.view(np.uint64).reshape(4, 8)[:3]
     assert (after == wanted).all()
+
+
+OPERATIONS = {
+    "add": lambda a, b: a + b, "min": min, "max": max, "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "inc": lambda a, b: 0 if a >= b else a + 1,
+    "dec": lambda a, b: b if a == 0 or a > b else a - 1,
+}  # fmt: skip
+TWO_DIMS = [(op, kind) for op in ("add", "and", "or", "xor", "min", "max") for kind in
+            ("u32", "i32", "u64", "i64") if (op, kind) != ("add", "i64")]  # fmt: skip
+REDUCED = [*((op, kind, (8, 6)) for op, kind in TWO_DIMS), ("inc", "u32", (8, 6)),
+           ("dec", "u32", (8, 6)), ("add", "u32", (24,)), ("max", "i32", (8, 3, 4)),
+           ("xor", "u64", (4, 3, 2, 2)), ("add", "u32", (4, 3, 2, 2, 2))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "kind", "dims"), REDUCED, ids=str)
+@pytest.mark.parametrize("mode", ["", ".tile"])
+def test_every_reduction_of_a_tile(op, kind, dims, mode):
+    """A box at the origin, as large as the tensor but for the last dimension, combined with it."""
+    size, is_signed = int(kind[1:]) // 8, kind[0] == "i"
+    inner, outermost = dims[:-1], dims[-1]
+    box = (*inner, max(outermost - 1, 1)) if inner else (16,)
+    before, make = prepared(kind, dims, box, "none", (1,) * len(dims))
+    count = int(np.prod(box))
+    total = -(-count * size // 512) * 512
+    edges = [0, 1, 2 ** (8 * size) - 1, 2 ** (8 * size - 1), 3]
+    rng = np.random.default_rng(7)
+    words = rng.integers(0, 2 ** (8 * size - 1), total // size, dtype=f"u{size}")
+    words[: len(edges)] = edges
+    old = before.reshape(-1).view(f"u{size}").copy()
+    old[:3] = [2 ** (8 * size) - 1, 0, 2]
+    body = START + FILL.replace("SIZE", str(total)) + (
+        f"@p0 cp.reduce.async.bulk.tensor.{len(dims)}d.global.shared::cta.{op}{mode}.bulk_group "
+        f"[map, {{{', '.join('0' * len(dims))}}}], [r5]; cp.async.bulk.commit_group; "
+        "cp.async.bulk.wait_group 0;"
+    )  # fmt: skip
+    arrays = {"source": old.view(before.dtype).reshape(before.shape), "map": make,
+              "image": words.view(np.uint8)}  # fmt: skip
+    after = clean(body, arrays, 32, shared=SHARED)["source"].reshape(-1).view(f"u{size}")
+
+    def value(bits):
+        bits = int(bits)
+        return bits - (1 << 8 * size) if is_signed and bits >> (8 * size - 1) else bits
+
+    wanted = [int(x) for x in old]
+    for k in range(count):  # the box is the tensor's first elements
+        wanted[k] = OPERATIONS[op](value(old[k]), value(words[k])) % 2 ** (8 * size)
+    assert after.tolist() == wanted
 
 
 def test_fill_by_nan():
@@ -294,7 +342,12 @@ def test_maps_that_the_driver_refuses(change, text):
 
 def test_prefetches_are_hints():
     source, make = prepared("bf16", (72, 20), (64, 8), "128B", (1, 1))
-    body = (
-        "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {0, 0}]; prefetch.tensormap [map];"
-    )
+    body = "prefetch.tensormap [map];"
+    for rank in range(1, 6):
+        for mode in ("", ".tile"):
+            coordinates = ", ".join("0" * rank)
+            body += (
+                f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global{mode} [map, {{{coordinates}}}];"
+            )
+    body += "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [map, {0, 1, 2, 3, 4}];"
     assert kinds(body, {"source": source, "map": make}) == []

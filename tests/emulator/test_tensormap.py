@@ -99,6 +99,17 @@ def test_publishing_and_acquiring(schedule):
     assert kinds(body.format(""), arrays, 32, **options) == ["proxy-fence"]
 
 
+@pytest.mark.parametrize("scope", ["cta", "cluster", "sys"])
+def test_publishing_by_every_scope(scope):
+    tensor = TensorMap(0, "bf16", (64, 8), (64, 8), swizzle="128B")
+    source = np.arange(512, dtype=np.uint16)
+    publish = PUBLISH.format(ACQUIRE).replace("release.gpu.sync", f"release.{scope}.sync")
+    arrays = {"source": source, "map": np.zeros(128, np.uint8), "out": 128}
+    body = ZERO + replaced(tensor, "source") + publish
+    out = clean(body, arrays, 32, shared=SHARED)["out"]
+    assert out.view(np.uint16).tolist() == source[:64].tolist()
+
+
 @pytest.mark.parametrize("scope", ["cta", "cluster", "gpu", "sys"])
 def test_releasing_what_was_changed_in_place(scope):
     """A map made in global memory, released and acquired with no copy of it."""

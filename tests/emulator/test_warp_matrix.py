@@ -288,3 +288,81 @@ def test_products_of_many_matrices_in_one_block():
 
 def test_fp8_formats_are_the_models():
     assert (E4M3.largest, E5M2.largest) == (448, 57344)
+
+
+BYTES_IN = """mov.u64 l0, cells; cvta.shared.u64 l7, l0; mad.wide.u32 l1, tid, 16, source;
+mad.wide.u32 l2, tid, 16, l0; ld.global.v2.u64 {l3, l4}, [l1]; st.shared.v2.u64 [l2], {l3, l4};
+bar.warp.sync -1;"""
+
+
+@pytest.mark.parametrize("space", ["", ".shared", ".shared::cta"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_loads_of_byte_matrices(count, space):
+    """16 x 16 bytes each, transposed: row i of matrix m is at the address of lane 16 m + i."""
+    data = RNG.integers(0, 256, (2, 16, 16), dtype=np.uint8)
+    names = ", ".join(f"r{2 + k}" for k in range(2 * count))
+    address = "l5" if space else "l6"
+    body = (
+        BYTES_IN
+        + f"""
+    and.b32 r1, lane, {16 * count - 1}; mad.wide.u32 l5, r1, 16, l0; mad.wide.u32 l6, r1, 16, l7;
+    ldmatrix.sync.aligned.m16n16.x{count}.trans{space}.b8 {{{names}}}, [{address}];
+    mad.wide.u32 l8, tid, {8 * count}, out;"""
+    )
+    body += "".join(f"st.global.u32 [l8+{4 * k}], r{2 + k};" for k in range(2 * count))
+    arrays = {"source": data, "out": 256 * count}
+    out = clean(body, arrays, 32, shared=".shared .align 16 .b8 cells[512];")["out"]
+    found = out.view(np.uint8).reshape(32, count, 2, 4)
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        for m in range(count):
+            for half in range(2):
+                for e in range(4):
+                    assert found[lane, m, half, e] == data[m].T[g + 8 * half, 4 * t + e]
+
+
+@pytest.mark.parametrize("space", ["", ".shared", ".shared::cta"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_stores_of_byte_matrices(count, space):
+    """16 x 8 bytes each, stored column by column: column j of matrix m by lane 8 m + j."""
+    data = RNG.integers(0, 256, (32, count, 4), dtype=np.uint8)
+    names = ", ".join(f"r{2 + k}" for k in range(count))
+    loads = "".join(f"ld.global.u32 r{2 + k}, [l8+{4 * k}];" for k in range(count))
+    address = "l5" if space else "l6"
+    body = (
+        BYTES_IN
+        + f"""
+    and.b32 r1, lane, {8 * count - 1}; mad.wide.u32 l5, r1, 16, l0; mad.wide.u32 l6, r1, 16, l7;
+    mad.wide.u32 l8, tid, {4 * count}, registers; {loads}
+    stmatrix.sync.aligned.m16n8.x{count}.trans{space}.b8 [{address}], {{{names}}}; bar.warp.sync -1;
+    mad.wide.u32 l9, tid, 16, out; ld.shared.v2.u64 {{l3, l4}}, [l2];
+    st.global.v2.u64 [l9], {{l3, l4}};"""
+    )
+    arrays = {"source": np.zeros(512, np.uint8), "registers": data, "out": np.zeros(512, np.uint8)}
+    out = clean(body, arrays, 32, shared=".shared .align 16 .b8 cells[512];")["out"]
+    matrices = out.reshape(4, 8, 16)  # matrix, column, row
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        for m in range(count):
+            for e in range(4):
+                assert matrices[m, 2 * t + e % 2, g + 8 * (e // 2)] == data[lane, m, e]
+
+
+@pytest.mark.parametrize("space", ["", ".shared", ".shared::cta"])
+def test_names_of_shared_memory(space):
+    """ldmatrix and stmatrix of 16-bit elements: the matrix stored is the one that was loaded."""
+    data = RNG.integers(0, 256, (8, 16), dtype=np.uint8)
+    address = "l5" if space else "l6"
+    body = (
+        BYTES_IN
+        + f"""
+    and.b32 r1, lane, 7; mad.wide.u32 l5, r1, 16, l0; mad.wide.u32 l6, r1, 16, l7;
+    ldmatrix.sync.aligned.m8n8.x1{space}.b16 {{r2}}, [{address}];
+    stmatrix.sync.aligned.m8n8.x1.trans{space}.b16 [{address}+128], {{r2}}; bar.warp.sync -1;
+    mad.wide.u32 l9, tid, 4, out; mad.wide.u32 l5, tid, 4, l0; ld.shared.u32 r3, [l5+128];
+    st.global.u32 [l9], r3;"""
+    )
+    source = np.concatenate([data.reshape(-1), np.zeros(384, np.uint8)])
+    arrays = {"source": source, "out": 128}
+    out = clean(body, arrays, 32, shared=".shared .align 16 .b8 cells[512];")["out"]
+    assert (out.view(np.uint16).reshape(8, 8) == data.view(np.uint16).T).all()

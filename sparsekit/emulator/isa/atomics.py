@@ -25,10 +25,10 @@ from sparsekit.emulator.writer import Writer, elements_of
 from sparsekit.ptx.operands import Sink
 
 CHAPTER = Chapter("Parallel Synchronization and Communication Instructions: atom, red")
-_COMMON = (
-    "sem=relaxed|acquire|release|acq_rel? scope=cta|cluster|gpu|sys? "
-    "space=global|shared|shared::cta|shared::cluster? $policy"
-)
+_ORDERS = {"atom": "relaxed|acquire|release|acq_rel", "red": "relaxed|release"}
+_SCOPE = "scope=cta|cluster|gpu|sys?"
+_SPACE = "space=global|shared|shared::cta|shared::cluster?"
+_ATOM = f"sem={_ORDERS['atom']}? {_SCOPE} {_SPACE} $policy"
 _BITS = {2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 _TYPES = {
     "and": "b32|b64", "or": "b32|b64", "xor": "b32|b64", "inc": "u32", "dec": "u32",
@@ -74,13 +74,17 @@ def _add_f32(old: Array, b: Array) -> Array:
 
 def _register(chapter: Chapter) -> None:
     for base, counts in (("atom", (3, 4)), ("red", (2, 3))):
+        ordered = f"{base} sem={_ORDERS[base]}? {_SCOPE}"
+        anywhere = f"{ordered} {_SPACE} $policy"
         for op, types in _TYPES.items():
-            chapter.form(f"{base} {_COMMON} op={op} t={types}", counts)(rmw)
-        halves = "noftz t=f16|f16x2|bf16|bf16x2"
-        chapter.form(f"{base} {_COMMON} op=add {halves}", counts)(rmw)
-        chapter.form(f"{base} {_COMMON} op=add vec=v2|v4 t=f32", counts)(rmw)
-        chapter.form(f"{base} {_COMMON} op=add|min|max vec=v2|v4|v8 {halves}", counts)(rmw)
-    chapter.form(f"atom {_COMMON} op=exch t=b32|b64|b128", (3, 4))(rmw)
+            chapter.form(f"{anywhere} op={op} t={types}", counts)(rmw)
+        chapter.form(f"{anywhere} op=add noftz t=f16|f16x2|bf16|bf16x2", counts)(rmw)
+        vectors = f"{ordered} space=global? $policy"
+        chapter.form(f"{vectors} op=add vec=v2|v4 t=f32", counts)(rmw)
+        noftz = f"{vectors} op=add|min|max noftz"
+        chapter.form(f"{noftz} vec=v2|v4|v8 t=f16|bf16", counts)(rmw)
+        chapter.form(f"{noftz} vec=v2|v4 t=f16x2|bf16x2", counts)(rmw)
+    chapter.form(f"atom {_ATOM} op=exch t=b32|b64|b128", (3, 4))(rmw)
 
 
 def rmw(w: Writer, m: Matched) -> None:
@@ -98,7 +102,7 @@ def rmw(w: Writer, m: Matched) -> None:
     _emit(w, m, target, address, [source], kind, dtype)
 
 
-@CHAPTER.form(f"atom {_COMMON} op=cas t=b16|b32|b64|b128", (4, 5))
+@CHAPTER.form(f"atom {_ATOM} op=cas t=b16|b32|b64|b128", (4, 5))
 def cas(w: Writer, m: Matched) -> None:
     """d, [a], b, c: c to memory where it holds b."""
     operands = list(m.operands)

@@ -165,9 +165,13 @@ def _register_reductions(chapter: Chapter) -> None:
             (3, 4),
         )(to_global)
     chapter.form(
-        "cp reduce async bulk to=global from=shared::cta bulk_group $policy noftz "
-        "op=add|min|max t=f16|bf16", (3, 4),
+        "cp reduce async bulk to=global from=shared::cta bulk_group $policy op=add noftz "
+        "t=f16|bf16", (3, 4),
     )(to_global)  # fmt: skip
+    chapter.form(
+        "cp reduce async bulk to=global from=shared::cta bulk_group $policy op=min|max t=f16|bf16",
+        (3, 4),
+    )(to_global)
 
 
 def reduce_between_blocks(w: Writer, m: Matched) -> None:

@@ -148,6 +148,8 @@ def lowest_lane(size: int, mask: Array | None) -> tuple[Array, Array]:
 @CHAPTER.form("match all sync t=b32|b64", 3)
 def match(w: Writer, m: Matched) -> None:
     target, predicate = _pair(m.operands[0])
+    if m["any"] and not isinstance(predicate, Sink):
+        raise m.unsupported("match.any gives no predicate")
     a = w.read(m.operands[1], DTYPES[m["t"]])
     w.members(m.operands[2])
     call = w.temp(f"{w.fn(matched_lanes)}({a}, {bool(m['all'])}, {w.mask})")

@@ -16,7 +16,14 @@ _UNSIGNED_SIGNS = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 _UNORDERED = {"neu": "==", "ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
-_COMPARE = "cmp=eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan"
+_INTEGERS = {
+    "cmp=eq|ne": "t=b16|b32|b64", "cmp=eq|ne|lt|le|gt|ge": "t=s16|s32|s64",
+    "cmp=eq|ne|lt|le|gt|ge|lo|ls|hi|hs": "t=u16|u32|u64",
+}  # fmt: skip
+_COMPARE = "cmp=eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
+_FLOATS = ("ftz? t=f32", "t=f64")
+_HALVES = ("ftz? t=f16", "t=bf16")
+_PAIRS = ("ftz? t=f16x2", "t=bf16x2")
 _TYPES = "b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64"
 _BOOL = "op=and|or|xor"
 
@@ -49,23 +56,36 @@ def _sources(w: Writer, m: Matched, kind: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _check(m: Matched, kind: str) -> bool:
-    """Whether the type is a floating one. Raises where the comparison is none for the type."""
-    is_float = "f" in kind
-    floating_only = m["cmp"] in _UNORDERED or m["cmp"] in ("equ", "num", "nan")
-    if (floating_only and not is_float) or (m["cmp"] in _UNSIGNED_SIGNS and kind[0] != "u"):
-        raise m.unsupported(f"comparison {m['cmp']} of {kind}")
-    return is_float
+def _register(chapter: Chapter) -> None:
+    """Each comparison with the types that it may have, alone and combined with a predicate."""
+    for op, count in (("", 3), (f" {_BOOL}", 4)):
+        for names, types in _INTEGERS.items():
+            chapter.form(f"setp {names}{op} {types}", count)(setp)
+            chapter.form(f"set {names}{op} d=u32|s32|f32 {types}", count)(set_value)
+        for types in (*_FLOATS, *_HALVES):
+            chapter.form(f"setp {_COMPARE}{op} {types}", count)(setp)
+        for types in _PAIRS:
+            chapter.form(f"setp {_COMPARE}{op} {types}", count)(setp_halves)
+        for types in _FLOATS:
+            target = "d=u32|s32|f32"
+            chapter.form(f"set {_COMPARE}{op} {_with(types, target)}", count)(set_value)
+        for types in _HALVES:
+            target = f"d=u32|s32|u16|s16|{types.partition('t=')[2]}"
+            chapter.form(f"set {_COMPARE}{op} {_with(types, target)}", count)(set_value)
+        for types in _PAIRS:
+            target = f"d=u32|s32|{types.partition('t=')[2]}"
+            chapter.form(f"set {_COMPARE}{op} {_with(types, target)}", count)(set_halves)
 
 
-@CHAPTER.form(f"setp {_COMPARE} ftz? t={_TYPES}", 3)
-@CHAPTER.form(f"setp {_COMPARE} {_BOOL} ftz? t={_TYPES}", 4)
-@CHAPTER.form(f"setp {_COMPARE} ftz? t=f16|bf16", 3)
-@CHAPTER.form(f"setp {_COMPARE} {_BOOL} ftz? t=f16|bf16", 4)
+def _with(types: str, target: str) -> str:
+    """The types of the operands with that of the result before them."""
+    before, _, after = types.rpartition("t=")
+    return f"{before}{target} t={after}"
+
+
 def setp(w: Writer, m: Matched) -> None:
-    is_float = _check(m, m["t"])
     a, b = _sources(w, m, m["t"])
-    result = w.temp(compared(m["cmp"], a, b, is_float=is_float))
+    result = w.temp(compared(m["cmp"], a, b, is_float="f" in m["t"]))
     _write_predicates(w, m, m.operands[0], result)
 
 
@@ -81,8 +101,6 @@ def _write_predicates(w: Writer, m: Matched, target: Operand, result: str) -> No
     w.write(target, both, "?")
 
 
-@CHAPTER.form(f"setp {_COMPARE} ftz? t=f16x2|bf16x2", 3)
-@CHAPTER.form(f"setp {_COMPARE} {_BOOL} ftz? t=f16x2|bf16x2", 4)
 def setp_halves(w: Writer, m: Matched) -> None:
     target = m.operands[0]
     if not isinstance(target, Pair):
@@ -102,14 +120,9 @@ def _half(w: Writer, operand: Operand, kind: str, place: int, ftz: bool) -> str:
     return w.temp(f"{w.fn(flushed_half if kind == 'f16x2' else flush)}({name})") if ftz else name
 
 
-@CHAPTER.form(f"set {_COMPARE} ftz? d=u32|s32|f32 t={_TYPES}", 3)
-@CHAPTER.form(f"set {_COMPARE} {_BOOL} ftz? d=u32|s32|f32 t={_TYPES}", 4)
-@CHAPTER.form(f"set {_COMPARE} ftz? d=u32|s32|f16|bf16|u16|s16 t=f16|bf16", 3)
-@CHAPTER.form(f"set {_COMPARE} {_BOOL} ftz? d=u32|s32|f16|bf16|u16|s16 t=f16|bf16", 4)
 def set_value(w: Writer, m: Matched) -> None:
-    is_float = _check(m, m["t"])
     a, b = _sources(w, m, m["t"])
-    result = f"({compared(m['cmp'], a, b, is_float=is_float)})"
+    result = f"({compared(m['cmp'], a, b, is_float='f' in m['t'])})"
     if m["op"]:
         result = f"({result} {_COMBINE[m['op']]} {w.read(m.operands[3], '?')})"
     true = {"f32": 0x3F80_0000, "f16": 0x3C00, "bf16": 0x3F80}.get(m["d"], -1)
@@ -117,8 +130,6 @@ def set_value(w: Writer, m: Matched) -> None:
     w.write(m.operands[0], f"where({result}, {w.const(true, dtype)}, {w.const(0, dtype)})", dtype)
 
 
-@CHAPTER.form(f"set {_COMPARE} ftz? d=f16x2|bf16x2|u32|s32 t=f16x2|bf16x2", 3)
-@CHAPTER.form(f"set {_COMPARE} {_BOOL} ftz? d=f16x2|bf16x2|u32|s32 t=f16x2|bf16x2", 4)
 def set_halves(w: Writer, m: Matched) -> None:
     true = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(m["d"], 0xFFFF)
     parts = []
@@ -149,3 +160,6 @@ def slct(w: Writer, m: Matched) -> None:
     if m["ftz"]:
         c = w.temp(f"{w.fn(flush)}({c})")
     w.write(m.operands[0], f"where({c} >= 0, {a}, {b})", dtype)
+
+
+_register(CHAPTER)

@@ -30,13 +30,15 @@ from sparsekit.ptx.operands import Operand
 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: cvt")
 _I = "u8|u16|u32|u64|s8|s16|s32|s64"
-_F = "f16|bf16|f32|f64"
+_WIDER = "u16|u32|u64|s16|s32|s64"
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 @CHAPTER.form(f"cvt sat? d={_I} t={_I}", 2)
 def between_integers(w: Writer, m: Matched) -> None:
     source, target = DTYPES[m["t"]], DTYPES[m["d"]]
+    if m["sat"] and np.can_cast(source, target):
+        raise m.unsupported(f"saturation, where {m['d']} holds all that {m['t']} does")
     a = w.read(m.operands[1], source)
     if m["sat"]:
         w.write(m.operands[0], f"{w.fn(saturated_integer)}({a}, {target!r})", target)
@@ -57,7 +59,9 @@ def saturated_integer(a: Array, dtype: str) -> Array:
     return saturated(wide, dtype)
 
 
-@CHAPTER.form(f"cvt rnd=rn|rz|rm|rp sat? ftz? d={_F} t={_I}", 2)
+@CHAPTER.form(f"cvt rnd=rn|rz|rm|rp ftz? sat? d=f32 t={_I}", 2)
+@CHAPTER.form(f"cvt rnd=rn|rz|rm|rp sat? d=f16|f64 t={_I}", 2)
+@CHAPTER.form(f"cvt rnd=rn|rz|rm|rp d=bf16 t={_WIDER}", 2)
 def from_integer(w: Writer, m: Matched) -> None:
     a = w.read(m.operands[1], DTYPES[m["t"]])
     _write_float(w, m, f"{w.fn(integer_to_float)}({a}, {m['d']!r}, {m['rnd']!r})")
@@ -109,7 +113,9 @@ def _read_float(w: Writer, m: Matched, operand: Operand, kind: str) -> str:
     return w.temp(f"{w.fn(rounding.flush)}({name})") if m["ftz"] and kind == "f32" else name
 
 
-@CHAPTER.form(f"cvt rnd=rni|rzi|rmi|rpi ftz? sat? d={_I} t={_F}", 2)
+@CHAPTER.form(f"cvt rnd=rni|rzi|rmi|rpi ftz? sat? d={_I} t=f32", 2)
+@CHAPTER.form(f"cvt rnd=rni|rzi|rmi|rpi sat? d={_I} t=f16|f64", 2)
+@CHAPTER.form(f"cvt rnd=rni|rzi|rmi|rpi d={_WIDER} t=bf16", 2)
 def to_integer(w: Writer, m: Matched) -> None:
     a = _read_float(w, m, m.operands[1], m["t"])
     target = DTYPES[m["d"]]
@@ -136,7 +142,7 @@ def float_to_integer(x: Array, dtype: str, mode: str) -> Array:
 @CHAPTER.form("cvt rnd=rni|rzi|rmi|rpi ftz? sat? d=f32 t=f32", 2)
 @CHAPTER.form("cvt rnd=rni|rzi|rmi|rpi sat? d=f64 t=f64", 2)
 @CHAPTER.form("cvt rnd=rni|rzi|rmi|rpi sat? d=f16 t=f16", 2)
-@CHAPTER.form("cvt rnd=rni|rzi|rmi|rpi sat? d=bf16 t=bf16", 2)
+@CHAPTER.form("cvt rnd=rni|rzi|rmi|rpi d=bf16 t=bf16", 2)
 def integral(w: Writer, m: Matched) -> None:
     """Rounded to an integer that stays in its floating type."""
     a = _read_float(w, m, m.operands[1], m["t"])
@@ -148,10 +154,13 @@ def rounded_integral(x: Array, mode: str) -> Array:
     return np.copysign(_TO_INTEGER[mode](x), x)
 
 
-@CHAPTER.form("cvt ftz? sat? d=f32 t=f16|bf16|f32", 2)
-@CHAPTER.form("cvt ftz? sat? d=f64 t=f16|bf16|f32|f64", 2)
+@CHAPTER.form("cvt ftz? sat? d=f32 t=f16|f32", 2)
+@CHAPTER.form("cvt ftz? d=f32 t=bf16", 2)
+@CHAPTER.form("cvt ftz? sat? d=f64 t=f32", 2)
+@CHAPTER.form("cvt sat? d=f64 t=f16|f64", 2)
+@CHAPTER.form("cvt d=f64 t=bf16", 2)
 @CHAPTER.form("cvt sat? d=f16 t=f16", 2)
-@CHAPTER.form("cvt sat? d=bf16 t=bf16", 2)
+@CHAPTER.form("cvt d=bf16 t=bf16", 2)
 def widen(w: Writer, m: Matched) -> None:
     a = _read_float(w, m, m.operands[1], m["t"])
     if m["d"] == "f64":
@@ -168,16 +177,20 @@ def double_to_single(w: Writer, m: Matched) -> None:
     _write_float(w, m, f"{w.fn(function)}({a}, {m['rnd']!r})")
 
 
-@CHAPTER.form("cvt rnd=rn|rz|rm|rp? ftz? sat? d=f16 t=bf16|f64", 2)
-@CHAPTER.form("cvt rnd=rn|rz|rm|rp? ftz? sat? d=bf16 t=f16|f64", 2)
-@CHAPTER.form("cvt rnd=rm|rp ftz? sat? d=f16|bf16 t=f32", 2)
-@CHAPTER.form("cvt rnd=rn|rz ftz? sat d=f16|bf16 t=f32", 2)
+@CHAPTER.form("cvt rnd=rn|rz|rm|rp? d=f16 t=bf16", 2)
+@CHAPTER.form("cvt rnd=rn|rz|rm|rp? d=bf16 t=f16", 2)
+@CHAPTER.form("cvt rnd=rn|rz|rm|rp sat? d=f16 t=f64", 2)
+@CHAPTER.form("cvt rnd=rn|rz|rm|rp d=bf16 t=f64", 2)
+@CHAPTER.form("cvt rnd=rm|rp ftz? sat? d=f16 t=f32", 2)
+@CHAPTER.form("cvt rnd=rm|rp ftz? d=bf16 t=f32", 2)
+@CHAPTER.form("cvt rnd=rn|rz ftz? sat d=f16 t=f32", 2)
+@CHAPTER.form("cvt rnd=rn|rz ftz d=f16|bf16 t=f32", 2)
 def to_half(w: Writer, m: Matched) -> None:
     a = _read_float(w, m, m.operands[1], m["t"])
     _write_float(w, m, a)
 
 
-@CHAPTER.form("cvt rnd=rn|rz ftz? relu? satfinite? d=f16|bf16 t=f32", 2)
+@CHAPTER.form("cvt rnd=rn|rz relu? satfinite? d=f16|bf16 t=f32", 2)
 @CHAPTER.form("cvt rnd=rn|rz relu? satfinite? d=f16x2|bf16x2 t=f32", 3)
 def single_to_half(w: Writer, m: Matched) -> None:
     names = [_read_float(w, m, o, "f32") for o in m.operands[1:]]
@@ -198,10 +211,8 @@ def single_as_half(x: Array, kind: str, mode: str, relu: bool, satfinite: bool) 
     return encode(x.astype("f8"), form, mode, satfinite=satfinite, relu=relu)
 
 
-@CHAPTER.form("cvt rnd=rna|rn|rz satfinite? relu? d=tf32 t=f32", 2)
+@CHAPTER.form("cvt rnd=rna|rn|rz d=tf32 t=f32", 2)
 def to_tf32(w: Writer, m: Matched) -> None:
-    if m["satfinite"] or m["relu"]:
-        raise m.unsupported("satfinite and relu to tf32 are not modelled")
     a = w.read(m.operands[1], "f4")
     w.write(m.operands[0], f"{w.fn(tf32_bits)}({a}, {m['rnd']!r})", "u4")
 

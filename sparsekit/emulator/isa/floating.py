@@ -174,8 +174,8 @@ def extreme(w: Writer, m: Matched) -> None:
 
 def chosen_extreme(w: Writer, m: Matched, names: list[str]) -> str:
     """The expression for min or max of two or three vectors with the form's modifiers."""
-    if (m["xor"] and not m["abs"]) or (m["abs"] and len(names) == 2 and not m["xor"]):
-        raise m.unsupported("xorsign and abs stand together")
+    if bool(m["abs"]) != bool(m["xor"]) if len(names) == 2 else m["xor"]:
+        raise m.unsupported("xorsign and abs stand together; of three operands abs alone")
     original = names
     if m["abs"]:
         names = [w.temp(f"abs({name})") for name in names]

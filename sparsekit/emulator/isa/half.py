@@ -17,7 +17,7 @@ from sparsekit.emulator.writer import Writer
 from sparsekit.ptx.operands import Operand
 
 CHAPTER = Chapter("Half Precision Floating Point Instructions")
-_KINDS = "t=f16|f16x2|bf16|bf16x2"
+_F16, _BF16 = "t=f16|f16x2", "t=bf16|bf16x2"
 _SMALLEST_NORMAL = 2.0**-14
 
 
@@ -75,9 +75,12 @@ def half_sum(a: Array, b: Array) -> Array:
     return rounding.odd_sum(a.astype("f8"), b.astype("f8"))
 
 
-@CHAPTER.form(f"add rn? ftz? sat? {_KINDS}", 3)
-@CHAPTER.form(f"sub rn? ftz? sat? {_KINDS}", 3)
-@CHAPTER.form(f"mul rn? ftz? sat? {_KINDS}", 3)
+@CHAPTER.form(f"add rn? ftz? sat? {_F16}", 3)
+@CHAPTER.form(f"sub rn? ftz? sat? {_F16}", 3)
+@CHAPTER.form(f"mul rn? ftz? sat? {_F16}", 3)
+@CHAPTER.form(f"add rn? {_BF16}", 3)
+@CHAPTER.form(f"sub rn? {_BF16}", 3)
+@CHAPTER.form(f"mul rn? {_BF16}", 3)
 def arithmetic(w: Writer, m: Matched) -> None:
     a, b = _sources(w, m)
     if m.form.base == "mul":
@@ -87,27 +90,34 @@ def arithmetic(w: Writer, m: Matched) -> None:
         _write(w, m, f"{w.fn(half_sum)}({a}, {sign}{b})")
 
 
-@CHAPTER.form(f"fma rn ftz? sat? relu? {_KINDS}", 4)
+@CHAPTER.form(f"fma rn ftz? sat? {_F16}", 4)
+@CHAPTER.form(f"fma rn ftz? relu {_F16}", 4)
+@CHAPTER.form(f"fma rn relu? {_BF16}", 4)
 def fma(w: Writer, m: Matched) -> None:
     a, b, c = _sources(w, m)
     _write(w, m, f"{w.fn(half_fma)}({a}, {b}, {c})")
 
 
-@CHAPTER.form("neg ftz? t=f16|f16x2|bf16|bf16x2", 2)
-@CHAPTER.form("abs ftz? t=f16|f16x2|bf16|bf16x2", 2)
+@CHAPTER.form(f"neg ftz? {_F16}", 2)
+@CHAPTER.form(f"abs ftz? {_F16}", 2)
+@CHAPTER.form(f"neg {_BF16}", 2)
+@CHAPTER.form(f"abs {_BF16}", 2)
 def negate(w: Writer, m: Matched) -> None:
     (a,) = _sources(w, m)
     wide = f"abs({a})" if m.form.base == "abs" else f"-{a}"
     _write(w, m, f"({wide}).astype(f8)")
 
 
-@CHAPTER.form(f"min ftz? nan=NaN? xor=xorsign? abs? {_KINDS}", 3)
-@CHAPTER.form(f"max ftz? nan=NaN? xor=xorsign? abs? {_KINDS}", 3)
+@CHAPTER.form(f"min ftz? nan=NaN? xor=xorsign? abs? {_F16}", 3)
+@CHAPTER.form(f"max ftz? nan=NaN? xor=xorsign? abs? {_F16}", 3)
+@CHAPTER.form(f"min nan=NaN? xor=xorsign? abs? {_BF16}", 3)
+@CHAPTER.form(f"max nan=NaN? xor=xorsign? abs? {_BF16}", 3)
 def extreme(w: Writer, m: Matched) -> None:
     _write(w, m, f"{chosen_extreme(w, m, _sources(w, m))}.astype(f8)")
 
 
-@CHAPTER.form("ex2 approx ftz? t=f16|f16x2|bf16|bf16x2", 2)
+@CHAPTER.form(f"ex2 approx {_F16}", 2)
+@CHAPTER.form(f"ex2 approx ftz {_BF16}", 2)
 @CHAPTER.form("tanh approx t=f16|f16x2|bf16|bf16x2", 2)
 def approximated(w: Writer, m: Matched) -> None:
     (a,) = _sources(w, m)

@@ -45,7 +45,6 @@ def add_sat(w: Writer, m: Matched) -> None:
 
 
 @CHAPTER.form("add t=u16x2|s16x2", 3)
-@CHAPTER.form("sub t=u16x2|s16x2", 3)
 @CHAPTER.form("min t=u16x2|s16x2", 3)
 @CHAPTER.form("max t=u16x2|s16x2", 3)
 def packed_halves(w: Writer, m: Matched) -> None:

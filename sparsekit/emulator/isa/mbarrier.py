@@ -55,6 +55,11 @@ def check_lanes(
         c.machine.fault(kind, text, at, c.lo + int(bad.argmax()))
 
 
+def _check_order(m: Matched) -> None:
+    if bool(m["sem"]) != bool(m["scope"]):
+        raise m.unsupported("an order and a scope stand together")
+
+
 @CHAPTER.form(f"mbarrier init {_OWN} t=b64", 2)
 def init(w: Writer, m: Matched) -> None:
     place, count = barrier_place(w, m, m.operands[0]), w.read(m.operands[1], "u4")
@@ -84,6 +89,7 @@ def arrive_expect_tx(w: Writer, m: Matched) -> None:
 
 
 def _arrive(w: Writer, m: Matched, count: str, tx_bytes: str, may_complete: bool) -> None:
+    _check_order(m)
     target = m.operands[0]
     if m["space"] == "shared::cluster" and not isinstance(target, Sink):
         raise m.unsupported("an arrival in a cluster gives no state")
@@ -99,6 +105,7 @@ def _arrive(w: Writer, m: Matched, count: str, tx_bytes: str, may_complete: bool
 @CHAPTER.form(f"mbarrier what=expect_tx sem=relaxed? {_SCOPE} {_ANY} t=b64", 2)
 @CHAPTER.form(f"mbarrier what=complete_tx sem=relaxed? {_SCOPE} {_ANY} t=b64", 2)
 def change_tx(w: Writer, m: Matched) -> None:
+    _check_order(m)
     place, tx_bytes = barrier_place(w, m, m.operands[0]), w.read(m.operands[1], "i4")
     completes = m["what"] == "complete_tx"
     w.line(f"{w.fn(add_tx)}(L, {place}, {tx_bytes}, {completes}, {w.mask}, {w.at})")
@@ -143,6 +150,7 @@ def _wait(machine: Machine, convoy: Convoy, m: Matched, values: tuple[Any, ...])
 )
 def wait(w: Writer, m: Matched) -> tuple[str, ...]:
     """A test is given all the time that it needs too: how long one takes is not modelled."""
+    _check_order(m)
     phase = w.read(m.operands[2], "u4" if m["parity"] else "u8")
     return w.mask, barrier_place(w, m, m.operands[1]), phase
 

@@ -12,8 +12,11 @@ from sparsekit.ptx.operands import Address, Immediate, Operand, Register, Sink, 
 CHAPTER = Chapter("Data Movement and Conversion Instructions: ld, st")
 TYPES = "b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"
 SPACES = "const|global|local|param|shared|shared::cta|shared::cluster|param::entry|param::func"
-_HINTS = "$nc $cache $evict $evict2 $prefetch $policy"
-_SCOPE = "scope=cta|cluster|gpu|sys?"
+_STORED = "global|local|param|shared|shared::cta|shared::cluster|param::func"
+_STRONG = "global|shared|shared::cta|shared::cluster"
+_EVICT = "$evict $evict2 $policy"
+_SCOPE = "scope=cta|cluster|gpu|sys"
+_VEC = "vec=v2|v4|v8?"
 _LOADS = {
     "shared": access.load_shared, "global": access.load_global, "const": access.load_global,
     "local": access.load_local, "": access.load_generic,
@@ -23,6 +26,8 @@ _STORES = {
     "": access.store_generic,
 }  # fmt: skip
 _WORD = 1 << 64
+_LARGEST_BYTES = 16
+_LARGEST_GLOBAL_BYTES = 32  # of elements of 4 or 8 bytes
 _BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
@@ -61,6 +66,13 @@ def _without_policy(m: Matched) -> tuple[Operand, Operand]:
     return m.operands[0], m.operands[1]
 
 
+def _check_width(m: Matched, size: int, count: int, space: str) -> None:
+    total = size * count
+    is_wide = total == _LARGEST_GLOBAL_BYTES and size < _LARGEST_BYTES and space in ("global", "")
+    if total > _LARGEST_BYTES and (not is_wide or m.form.base == "ldu"):
+        raise m.unsupported(f"{total} bytes at once")
+
+
 def _param(w: Writer, m: Matched, operand: Operand) -> tuple[str, int] | None:
     """Where a .param access by name goes: ("entry", offset in the kernel's) or ("local", 0).
 
@@ -78,8 +90,13 @@ def _param(w: Writer, m: Matched, operand: Operand) -> tuple[str, int] | None:
     raise m.unsupported(f"{base.name} is no parameter here")
 
 
-@CHAPTER.form(f"ld sem=weak|volatile|relaxed|acquire? {_SCOPE} space={SPACES}? {_HINTS} "
-              f"vec=v2|v4|v8? unified? t={TYPES}", (2, 3))  # fmt: skip
+@CHAPTER.form(
+    f"ld sem=weak? space={SPACES}? $nc $cache {_EVICT} $prefetch {_VEC} t={TYPES}", (2, 3)
+)
+@CHAPTER.form(f"ld sem=volatile space=local|{_STRONG}? $prefetch {_VEC} t={TYPES}", 2)
+@CHAPTER.form(
+    f"ld sem=relaxed|acquire {_SCOPE} space={_STRONG}? {_EVICT} $prefetch {_VEC} t={TYPES}", (2, 3)
+)
 @CHAPTER.form(f"ldu space=global? vec=v2|v4? t={TYPES}", 2)
 def ld(w: Writer, m: Matched) -> None:
     target, source = _without_policy(m)
@@ -89,6 +106,9 @@ def ld(w: Writer, m: Matched) -> None:
         raise m.unsupported("a destination of another width than the load")
     dtype = DTYPES[kind]
     size, count = WIDTH_BYTES[dtype], len(elements)
+    _check_width(m, size, count, space)
+    if m["$nc"] and space != "global":
+        raise m.unsupported("the read-only cache is of global memory")
     if space == "param":
         named = _param(w, m, source)
         if named is not None and named[0] == "entry":
@@ -112,8 +132,11 @@ def ld(w: Writer, m: Matched) -> None:
             w.write(element, part if dtype == bits else f"{part}.view({dtype})", dtype)
 
 
-@CHAPTER.form(f"st sem=weak|volatile|relaxed|release? {_SCOPE} space={SPACES}? "
-              f"$cache $evict $evict2 $policy vec=v2|v4|v8? t={TYPES}", (2, 3))  # fmt: skip
+@CHAPTER.form(f"st sem=weak? space={_STORED}? $cache {_EVICT} {_VEC} t={TYPES}", (2, 3))
+@CHAPTER.form(f"st sem=volatile space=local|{_STRONG}? {_VEC} t={TYPES}", 2)
+@CHAPTER.form(
+    f"st sem=relaxed|release {_SCOPE} space={_STRONG}? {_EVICT} {_VEC} t={TYPES}", (2, 3)
+)
 def st(w: Writer, m: Matched) -> None:
     target, source = _without_policy(m)
     space = space_of(m)
@@ -121,13 +144,12 @@ def st(w: Writer, m: Matched) -> None:
     if len(elements) != int(m["vec"].removeprefix("v") or 1):
         raise m.unsupported("a source of another width than the store")
     size = WIDTH_BYTES[DTYPES[m["t"]]]
+    _check_width(m, size, len(elements), space)
     if space == "param":
         named = _param(w, m, target)
         if named is not None and named[0] == "entry":
             raise m.unsupported("a store to the kernel's parameters")
         space = "local"
-    if space == "const":
-        raise m.unsupported("a store to constant memory")
     values = "".join(f"{w.read(e, _BITS[size])}, " for e in elements)
     base, offset = sized_address(w, m, target, space)
     strength = WRITE if m["sem"] in ("", "weak") else STRONG_WRITE

@@ -70,11 +70,9 @@ def prmt(w: Writer, m: Matched) -> None:
 
 
 @CHAPTER.form("cvta to=to? space=const|global|local|param|param::entry|shared|shared::cta|"
-              "shared::cluster t=u32|u64", 2)  # fmt: skip
+              "shared::cluster t=u64", 2)  # fmt: skip
 def cvta(w: Writer, m: Matched) -> None:
-    """Between an address in a memory and a generic one."""
-    if m["t"] == "u32":
-        raise m.unsupported("32-bit generic addresses are not modelled")
+    """Between an address in a memory and a generic one; there are none of 32 bits."""
     window = _WINDOWS[m["space"]]
     address = w.read(m.operands[1], "u8")
     if window:
@@ -82,13 +80,12 @@ def cvta(w: Writer, m: Matched) -> None:
     w.write(m.operands[0], address, "u8")
 
 
-@CHAPTER.form("isspacep space=const|global|local|param|param::entry|shared|shared::cta|"
+@CHAPTER.form("isspacep space=global|local|param|param::entry|shared|shared::cta|"
               "shared::cluster", 2)  # fmt: skip
 def isspacep(w: Writer, m: Matched) -> None:
+    """Constant memory has no window here, so that isspacep.const is not modelled."""
     address = w.read(m.operands[1], "u8")
     space = m["space"]
-    if space == "const":
-        raise m.unsupported("isspacep.const: constant memory has no window here")
     top = w.temp(f"{address} >> {w.const(_WINDOW_BITS, 'u8')}")
     window = _WINDOWS[space] >> _WINDOW_BITS
     if window:

@@ -12,7 +12,8 @@ _PARTS = {"": (SHARED_PART, GLOBAL_PART), "shared": (SHARED_PART,), "global": (G
 CHAPTER = Chapter("Parallel Synchronization and Communication Instructions: fence.proxy")
 
 
-@CHAPTER.form("fence proxy what=async|alias space=global|shared::cta|shared::cluster?", 0)
+@CHAPTER.form("fence proxy what=async space=global|shared::cta|shared::cluster?", 0)
+@CHAPTER.form("fence proxy what=alias", 0)
 def fence_proxy(w: Writer, m: Matched) -> None:
     """What a warp knows of becomes visible to the async proxy. Aliases are one memory here."""
     parts = _PARTS[m["space"].partition("::")[0]] if m["what"] == "async" else ()

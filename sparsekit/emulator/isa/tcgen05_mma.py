@@ -47,7 +47,7 @@ _B_COLLECTOR = "collector=" + "|".join(
 
 
 @CHAPTER.form(f"tcgen05 mma {GROUP} {_KIND} {_COLLECTOR}", (5, 6, 7))
-@CHAPTER.form(f"tcgen05 mma ws {GROUP} {_KIND} {_B_COLLECTOR}", (5, 6))
+@CHAPTER.form(f"tcgen05 mma ws group=cta_group::1 {_KIND} {_B_COLLECTOR}", (5, 6))
 def mma(w: Writer, m: Matched) -> None:
     """[D], A or [A], B, instruction {, {lanes left out}}, whether D is added {, power of D}; with
     .ws the last is a mask of columns that are zero, of which there are none.
@@ -56,8 +56,6 @@ def mma(w: Writer, m: Matched) -> None:
     """
     d, a, b, instruction, *rest = m.operands
     groups = 2 if m["group"] == "cta_group::2" else 1
-    if m["ws"] and groups == 2:
-        raise m.unsupported("mma.ws is for one block")
     left_out = "()"
     if isinstance(rest[0], Vector):
         elements = elements_of(rest.pop(0))

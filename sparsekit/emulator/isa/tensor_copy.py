@@ -172,7 +172,7 @@ def store_tiles(
         how = None
         if op:
             types = _BITWISE if op in ("and", "or", "xor") else _REDUCTION_TYPES
-            if tensor.dtype not in types:
+            if tensor.dtype not in types or (op in ("inc", "dec") and tensor.dtype != "u32"):
                 text = f"a reduction {op} of elements {tensor.dtype}"
                 c.machine.fault("descriptor", text, at, thread)
             how = (op, types[tensor.dtype])
