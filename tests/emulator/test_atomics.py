@@ -253,7 +253,8 @@ def test_singles_and_doubles_that_stay_subnormal():
 def test_compare_and_swap_of_64_bits_and_sums_of_doubles():
     """The lanes in turn: each takes the place of the one before it; upper halves count too."""
     body = """.reg .f64 g<3>; mad.wide.u32 l0, tid, 8, olds; cvt.u64.u32 l1, tid;
-    shl.b64 l1, l1, 33; add.u64 l2, l1, 0x200000000; atom.global.cas.b64 l3, [cell], l1, l2; st.global.u64 [l0], l3;
+    shl.b64 l1, l1, 33; add.u64 l2, l1, 0x200000000; atom.global.cas.b64 l3, [cell], l1, l2;
+    st.global.u64 [l0], l3;
     cvt.rn.f64.u32 g0, tid; atom.global.add.f64 g1, [sum], g0; mad.wide.u32 l4, tid, 8, sums;
     st.global.f64 [l4], g1; atom.global.cas.b64 l3, [other], l1, l2;"""
     arrays = {

@@ -104,7 +104,8 @@ def test_names_of_the_memory_of_parameters():
     add.u32 a, a, a; st.param::func.b32 [r+0], a; ret; }"""
     body = """{ .param .b32 x; .param .b32 r; st.param::func.b32 [x+0], 21; call (r), twice, (x);
     ld.param::func.u32 r1, [r+0]; } ld.param::entry.u64 l0, [out_param];
-    ld.param.u64 l1, [out_param]; setp.eq.u64 p0, l0, l1; selp.u32 r2, 1, 0, p0; st.global.v2.u32 [l0], {r1, r2};"""
+    ld.param.u64 l1, [out_param]; setp.eq.u64 p0, l0, l1; selp.u32 r2, 1, 0, p0;
+    st.global.v2.u32 [l0], {r1, r2};"""
     assert clean(body, {"out": 8}, 1, module=module)["out"].tolist() == [42, 1]
 
 

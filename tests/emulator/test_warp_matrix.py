@@ -245,7 +245,8 @@ def test_mma_with_f16_accumulators(k):
     ld.global.v4.u32 {{{", ".join(names[:4])}}}, [l0];
     ld.global.v4.u32 {{{", ".join(names[4:])}}}, [l0+16];
     mma.sync.aligned.m16n8k{k}.row.col.f16.f16.f16.f16 {{r30, r31}},
-      {{{", ".join(names[: k // 4])}}}, {{{", ".join(names[4 : 4 + k // 8])}}}, {{{names[6]}, {names[7]}}};
+      {{{", ".join(names[: k // 4])}}}, {{{", ".join(names[4 : 4 + k // 8])}}},
+      {{{names[6]}, {names[7]}}};
     st.global.v2.u32 [l1], {{r30, r31}};
     """
     found = clean(body, {"source": words, "target": 256})["target"].reshape(32, 2)
