@@ -46,7 +46,7 @@ def opcodes(form: Form) -> Iterator[tuple[str, dict[str, str]]]:
 
 def kinds(form: Form, parts: dict[str, str], count: int) -> list[str]:
     """The type of each operand."""
-    base, t = form.base, parts["t"] if "t" in parts else ""
+    base, t = form.base, parts.get("t", "")
     sources = [t] * (count - 1)
     if base in ("setp", "set"):
         target = "pred" if base == "setp" else parts["d"]

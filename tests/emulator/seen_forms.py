@@ -56,7 +56,7 @@ def wanted() -> dict[Seen, Form]:
 
 
 def pytest_configure() -> None:
-    global recorder  # noqa: PLW0603  # one run of pytest has one
+    global recorder  # one run of pytest has one
     recorder = Recorder()
     Table.match = lambda table, *args: recorder.match(table, *args)  # type: ignore[method-assign]
 

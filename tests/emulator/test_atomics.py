@@ -252,12 +252,15 @@ def test_singles_and_doubles_that_stay_subnormal():
 
 def test_compare_and_swap_of_64_bits_and_sums_of_doubles():
     """The lanes in turn: each takes the place of the one before it; upper halves count too."""
-    body = """.reg .f64 g<3>; mad.wide.u32 l0, tid, 8, olds; cvt.u64.u32 l1, tid; shl.b64 l1, l1, 33;
-    add.u64 l2, l1, 0x200000000; atom.global.cas.b64 l3, [cell], l1, l2; st.global.u64 [l0], l3;
+    body = """.reg .f64 g<3>; mad.wide.u32 l0, tid, 8, olds; cvt.u64.u32 l1, tid;
+    shl.b64 l1, l1, 33; add.u64 l2, l1, 0x200000000; atom.global.cas.b64 l3, [cell], l1, l2;
+    st.global.u64 [l0], l3;
     cvt.rn.f64.u32 g0, tid; atom.global.add.f64 g1, [sum], g0; mad.wide.u32 l4, tid, 8, sums;
     st.global.f64 [l4], g1; atom.global.cas.b64 l3, [other], l1, l2;"""
-    arrays = {"cell": np.zeros(1, np.uint64), "olds": np.zeros(32, np.uint64),
-              "sum": np.array([0.5]), "sums": np.zeros(32), "other": np.ones(1, np.uint64)}  # fmt: skip
+    arrays = {
+        "cell": np.zeros(1, np.uint64), "olds": np.zeros(32, np.uint64), "sum": np.array([0.5]),
+        "sums": np.zeros(32), "other": np.ones(1, np.uint64),
+    }  # fmt: skip
     after = clean(body, arrays)
     assert after["olds"].tolist() == [k << 33 for k in range(32)]
     assert after["cell"].tolist() == [32 << 33]

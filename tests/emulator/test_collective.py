@@ -172,10 +172,10 @@ def test_match_any_gives_no_predicate():
 @pytest.mark.parametrize("signs", ["", ".abs"])
 @pytest.mark.parametrize("nan", ["", ".NaN"])
 def test_redux_of_floats_with_nan(op, signs, nan):
-    """A NaN in one warp of three, and in all lanes of the second; -0 is less than +0 in the third."""
+    """A NaN in one warp of three, and in all lanes of another; -0 is less than +0 in the third."""
     form = FORMATS["f32"]
     rng = random.Random(6)
-    numbers = [x for x in near(form, 40)]
+    numbers = near(form, 40)
     values = [[rng.choice(numbers) for _ in range(32)], [0x7FC00000] * 32,
               [rng.choice([0, 1 << 31]) for _ in range(32)]]  # fmt: skip
     values[0][13] = 0xFFC00001

@@ -127,7 +127,8 @@ def test_set_of_halves(kind):
         for name in COMPARISONS:
             true = [holds(name, a, b, form, bool(ftz)) for a, b, _ in rows]
             body = " ".join(
-                f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind} d{k}, a, b{', !c' * bool(op)};"
+                f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind} "
+                f"d{k}, a, b{', !c' * bool(op)};"
                 for k, (op, target) in enumerate(targets)
             )
             results = run(body, inputs_of(kind, rows), outputs)
@@ -149,7 +150,8 @@ def test_set_of_pairs_of_halves(kind):
         for name in COMPARISONS:
             true = [[holds(name, *half[:2], form, bool(ftz)) for half in pair] for pair in both]
             body = " ".join(
-                f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind}x2 d{k}, a, b{', c' * bool(op)};"
+                f"set.{name}{'.' * bool(op)}{op}{ftz}.{target}.{kind}x2 "
+                f"d{k}, a, b{', c' * bool(op)};"
                 for k, (op, target) in enumerate(targets)
             )
             results = run(body, inputs_of("b32", rows), ["b32"] * len(targets))

@@ -640,7 +640,8 @@ def test_every_modifier_of_singles(kind, op):
     rows = rows_of("f32", arity, 40)[-160:]
     texts = [
         (f"{op}{dotted(mode, ftz, sat)}.{kind}",
-         rounded("f32", lambda *x, m=mode or "rn": exact(*x, m), mode or "rn", bool(ftz), bool(sat)))
+         rounded("f32", lambda *x, m=mode or "rn": exact(*x, m), mode or "rn", bool(ftz),
+                 bool(sat)))
         for mode in MODES + ("",) * (op != "fma")
         for ftz in ("", "ftz")
         for sat in ("", "sat")[: 1 + (kind == "f32")]

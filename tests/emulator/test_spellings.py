@@ -70,8 +70,10 @@ def test_types_of_loads_and_stores(space, order):
         size = int(kind[1:]) // 8
         name = register(kind, 3)
         lines += [
-            f"ld.global.{kind} {name}, [source+{16 * k}];", f"st{dotted(order, space)}.{kind} [{place}], {name};",
-            f"ld{dotted(order, space)}.{kind} {name}, [{place}];", f"st.global.{kind} [out+{16 * k}], {name};",
+            f"ld.global.{kind} {name}, [source+{16 * k}];",
+            f"st{dotted(order, space)}.{kind} [{place}], {name};",
+            f"ld{dotted(order, space)}.{kind} {name}, [{place}];",
+            f"st.global.{kind} [out+{16 * k}], {name};",
         ]  # fmt: skip
         wanted.append(source[16 * k : 16 * k + size].tobytes() + bytes(16 - size))
     body = REGISTERS.replace(".reg .b16 h<16>; ", "") + "mov.u64 l8, cell; mov.u64 l9, own;"
@@ -101,19 +103,25 @@ def test_names_of_the_memory_of_parameters():
     module = """.func (.param .b32 r) twice(.param .b32 x) { .reg .b32 a; ld.param::func.u32 a, [x];
     add.u32 a, a, a; st.param::func.b32 [r+0], a; ret; }"""
     body = """{ .param .b32 x; .param .b32 r; st.param::func.b32 [x+0], 21; call (r), twice, (x);
-    ld.param::func.u32 r1, [r+0]; } ld.param::entry.u64 l0, [out_param]; ld.param.u64 l1, [out_param];
-    setp.eq.u64 p0, l0, l1; selp.u32 r2, 1, 0, p0; st.global.v2.u32 [l0], {r1, r2};"""
+    ld.param::func.u32 r1, [r+0]; } ld.param::entry.u64 l0, [out_param];
+    ld.param.u64 l1, [out_param]; setp.eq.u64 p0, l0, l1; selp.u32 r2, 1, 0, p0;
+    st.global.v2.u32 [l0], {r1, r2};"""
     assert clean(body, {"out": 8}, 1, module=module)["out"].tolist() == [42, 1]
 
 
 @pytest.mark.parametrize("name", ["shared", "shared::cta"])
 @pytest.mark.parametrize("level", ["ca", "cg"])
 def test_names_of_the_target_of_a_copy(name, level):
-    body = f"""mov.u32 r0, cell; cp.async.{level}.{name}.global [r0], [source], 16;
-    cp.async.commit_group; cp.async.wait_group 0; ld.shared.v4.u32 {{r1, r2, r3, r4}}, [r0];
-    st.global.v4.u32 [out], {{r1, r2, r3, r4}};"""
     data = np.arange(7, 11, dtype=np.uint32)
-    assert (clean(body, {"source": data, "out": 16}, 1, shared=SHARED)["out"] == data).all()
+    for wait in (
+        "cp.async.commit_group; cp.async.wait_group 0;", "cp.async.wait_all;",
+        f"""cp.async.mbarrier.arrive.noinc.{name}.b64 [r9];
+        W: mbarrier.try_wait.parity.shared.b64 p0, [r9], 0; @!p0 bra W;""",
+    ):  # fmt: skip
+        body = f"""mov.u32 r0, cell; mov.u32 r9, bar; mbarrier.init.shared.b64 [r9], 1;
+        cp.async.{level}.{name}.global [r0], [source], 16; {wait}
+        ld.shared.v4.u32 {{r1, r2, r3, r4}}, [r0]; st.global.v4.u32 [out], {{r1, r2, r3, r4}};"""
+        assert (clean(body, {"source": data, "out": 16}, 1, shared=SHARED)["out"] == data).all()
 
 
 def atomic_spellings(form):
@@ -189,8 +197,9 @@ def test_hints_change_nothing_of_one_thread():
     hints += [f"setmaxnreg.{op}.sync.aligned.u32 64;" for op in ("inc", "dec")]
     primaries = [f"L2::evict_{x}" for x in ("last", "normal", "first", "unchanged")]
     for first, second in product(primaries, ("", "L2::evict_first", "L2::evict_unchanged")):
-        hints += [f"createpolicy.fractional{dotted(first, second)}.b64 l3, 0f3F000000;",
-                  f"createpolicy.range.global{dotted(first, second)}.b64 l3, [out], 64, 64;"]  # fmt: skip
+        names = dotted(first, second)
+        hints += [f"createpolicy.fractional{names}.b64 l3, 0f3F000000;"]
+        hints += [f"createpolicy.range.global{names}.b64 l3, [out], 64, 64;"]
     body = "mov.u64 l9, own; st.global.u32 [out], 5;" + "\n".join(hints)
     body += "ld.global.u32 r1, [out]; add.u32 r1, r1, 1; st.global.u32 [out+4], r1;"
     after = clean(body, {"out": 128}, 32, shared=".local .align 8 .b8 own[8];", checks=())
@@ -243,7 +252,8 @@ def test_orders_and_spaces_of_mbarriers(space):
             lines += [
                 f"mbarrier.{what}{dotted(*order, space)}.b64 p1, [l8], l0; selp.u32 r1, 1, 0, p1;",
                 f"mbarrier.{what}.parity{dotted(*order, space)}.b64 p1, [l8], {phase};",
-                f"selp.u32 r2, 2, 0, p1; add.u32 r1, r1, r2; st.global.u32 [out+{4 * len(wanted)}], r1;",
+                "selp.u32 r2, 2, 0, p1; add.u32 r1, r1, r2;",
+                f"st.global.u32 [out+{4 * len(wanted)}], r1;",
             ]  # fmt: skip
             wanted.append(3)
     lines.append(f"mbarrier.inval{dotted(space)}.b64 [l8];")
@@ -279,7 +289,8 @@ def test_barriers_of_a_block_and_of_a_cluster():
         aligned = ("", ".aligned") if name.startswith("barrier") else ("",)
         for end in aligned:
             lines += [f"{name}.sync{end} 1; {name}.sync{end} 1, 64;"]
-            lines += [f"{name}.red.popc{end}.u32 r1, 2, p0; {name}.red.and{end}.pred p1, 2, 64, p0;",
+            lines += [f"{name}.red.popc{end}.u32 r1, 2, p0;",
+                      f"{name}.red.and{end}.pred p1, 2, 64, p0;",
                       f"{name}.red.or{end}.pred p2, 3, p0;", "selp.u32 r2, 64, 0, p1;",
                       "selp.u32 r3, 128, 0, p2; add.u32 r1, r1, r2; add.u32 r1, r1, r3;",
                       "add.u32 r9, r9, r1;"]  # fmt: skip

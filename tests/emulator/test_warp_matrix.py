@@ -135,19 +135,24 @@ def place_c(lane, i):
     return lane // 4 + (8 if i >= 2 else 0), 2 * (lane % 4) + i % 2
 
 
+KINDS = ".kind::f8f6f4"
 SHAPES = [
-    ("bf16", 16, 8), ("bf16", 16, 16), ("f16", 16, 8), ("f16", 16, 16), ("tf32", 32, 4),
-    ("tf32", 32, 8), ("e4m3", 8, 32), ("e5m2", 8, 32), ("e4m3", 8, 16), ("s8", 8, 32),
-    ("u8", 8, 16),
+    *((kind, kind, k, "") for kind, k in [("bf16", 8), ("bf16", 16), ("f16", 8), ("f16", 16),
+                                          ("tf32", 4), ("tf32", 8)]),
+    *((a, b, k, "") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2") for k in (16, 32)),
+    *((a, b, 32, KINDS) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
+    *((a, b, k, s) for a in ("s8", "u8") for b in ("s8", "u8") for k in (16, 32)
+      for s in ("", ".satfinite")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "bits", "k"), SHAPES)
-def test_mma(kind, bits, k):
+@pytest.mark.parametrize(("kind", "kind_b", "k", "modifier"), SHAPES)
+def test_mma(kind, kind_b, k, modifier):
     rng = random.Random(k)
     integer = kind in ("s8", "u8")
+    bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(kind, 8)
 
-    def pattern():
+    def pattern(kind):
         """A small integer as an element, so that sums are exact whatever their order."""
         value = rng.randint(-3, 3)
         if integer:
@@ -156,14 +161,16 @@ def test_mma(kind, bits, k):
             return encode(finite(value), F32)
         return encode(finite(value), FORMATS[kind])
 
-    def number(x):
+    def number(x, kind):
         if integer:
             return signed(x, 8) if kind == "s8" else x
         return decode(x, F32 if kind == "tf32" else FORMATS[kind]).value
 
-    a = [[pattern() for _ in range(k)] for _ in range(16)]
-    b = [[pattern() for _ in range(8)] for _ in range(k)]
+    a = [[pattern(kind) for _ in range(k)] for _ in range(16)]
+    b = [[pattern(kind_b) for _ in range(8)] for _ in range(k)]
     c = [[rng.randint(-50, 50) for _ in range(8)] for _ in range(16)]
+    if integer:  # sums leave the range, and wrap or are clamped
+        c = [[rng.choice([x, 2**31 - 1, -(2**31)]) for x in row] for row in c]
     a_registers, per = 16 * k * bits // 32 // 32, 32 // bits
     b_registers = max(a_registers // 2, 1)
     words = np.zeros((32, a_registers + b_registers + 4), np.uint32)
@@ -191,7 +198,7 @@ def test_mma(kind, bits, k):
         cs = [f"f{10 + i}" for i in range(4)]
         move = "".join(f"mov.b32 {f}, {n};" for f, n in zip(cs, names[-4:], strict=True))
     ab = ", ".join(names[:a_registers]), ", ".join(names[a_registers : a_registers + b_registers])
-    mma = f"mma.sync.aligned.m16n8k{k}.row.col.{out}.{kind}.{kind}.{out}"
+    mma = f"mma.sync.aligned.m16n8k{k}.row.col{modifier}.{out}.{kind}.{kind_b}.{out}"
     body = f"""
     mad.wide.u32 l0, tid, {4 * total}, source; mad.wide.u32 l1, tid, 16, target; {loads} {move}
     {mma} {{{", ".join(d)}}}, {{{ab[0]}}}, {{{ab[1]}}}, {{{", ".join(cs)}}};
@@ -203,16 +210,19 @@ def test_mma(kind, bits, k):
         for i in range(4):
             row, column = place_c(lane, i)
             wanted = c[row][column] + sum(
-                number(a[row][j]) * number(b[j][column]) for j in range(k)
+                number(a[row][j], kind) * number(b[j][column], kind_b) for j in range(k)
             )
+            if modifier == ".satfinite":
+                wanted = max(-(2**31), min(wanted, 2**31 - 1))
             bits_wanted = int(wanted) % 2**32 if integer else encode(finite(wanted), F32)
             assert found[lane, i] == bits_wanted, (lane, i)
 
 
-def test_mma_with_f16_accumulators():
+@pytest.mark.parametrize("k", [8, 16])
+def test_mma_with_f16_accumulators(k):
     rng = random.Random(1)
-    a = [[rng.randint(-3, 3) for _ in range(16)] for _ in range(16)]
-    b = [[rng.randint(-3, 3) for _ in range(8)] for _ in range(16)]
+    a = [[rng.randint(-3, 3) for _ in range(k)] for _ in range(16)]
+    b = [[rng.randint(-3, 3) for _ in range(8)] for _ in range(k)]
     c = [[rng.randint(-9, 9) for _ in range(8)] for _ in range(16)]
     words = np.zeros((32, 8), np.uint32)
 
@@ -220,12 +230,13 @@ def test_mma_with_f16_accumulators():
         return encode(finite(value), F16)
 
     for lane in range(32):
-        for i in range(8):
-            row, column = place_a(16, 16, lane, i)
+        for i in range(k // 2):
+            row, column = place_a(16, k, lane, i)
             words[lane, i // 2] |= np.uint32(half(a[row][column]) << 16 * (i % 2))
-        for i in range(4):
-            row, column = place_b(16, 16, lane, i)
+        for i in range(k // 4):
+            row, column = place_b(16, k, lane, i)
             words[lane, 4 + i // 2] |= np.uint32(half(b[row][column]) << 16 * (i % 2))
+        for i in range(4):
             row, column = place_c(lane, i)
             words[lane, 6 + i // 2] |= np.uint32(half(c[row][column]) << 16 * (i % 2))
     names = [f"r{10 + i}" for i in range(8)]
@@ -233,15 +244,16 @@ def test_mma_with_f16_accumulators():
     mad.wide.u32 l0, tid, 32, source; mad.wide.u32 l1, tid, 8, target;
     ld.global.v4.u32 {{{", ".join(names[:4])}}}, [l0];
     ld.global.v4.u32 {{{", ".join(names[4:])}}}, [l0+16];
-    mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {{r30, r31}}, {{{", ".join(names[:4])}}},
-      {{{names[4]}, {names[5]}}}, {{{names[6]}, {names[7]}}};
+    mma.sync.aligned.m16n8k{k}.row.col.f16.f16.f16.f16 {{r30, r31}},
+      {{{", ".join(names[: k // 4])}}}, {{{", ".join(names[4 : 4 + k // 8])}}},
+      {{{names[6]}, {names[7]}}};
     st.global.v2.u32 [l1], {{r30, r31}};
     """
     found = clean(body, {"source": words, "target": 256})["target"].reshape(32, 2)
     for lane in range(32):
         for i in range(4):
             row, column = place_c(lane, i)
-            wanted = c[row][column] + sum(a[row][j] * b[j][column] for j in range(16))
+            wanted = c[row][column] + sum(a[row][j] * b[j][column] for j in range(k))
             assert int(found[lane, i // 2]) >> 16 * (i % 2) & 0xFFFF == half(wanted)
 
 

@@ -97,7 +97,7 @@ def fragment_of_a(lane: int, warp: int, register: int, position: int, per_word: 
 
 
 def product(kind_a, kind_b, n, mode, mn_major, kind_d="f32", in_registers=False, signs=(1, 1),
-            scale=1, seed=0, threads=128, schedule=None):  # fmt: skip
+            scale=1, seed=0, threads=128, schedule=None, saturating=False):  # fmt: skip
     """(D of the instruction, the same by scalar sums)."""
     rng = np.random.default_rng(seed)
     size = SIZES[kind_a]
@@ -105,6 +105,8 @@ def product(kind_a, kind_b, n, mode, mn_major, kind_d="f32", in_registers=False,
     low = 0 if "u8" in (kind_a, kind_b) else -4
     a, b = rng.integers(low, 5, (64, k)), rng.integers(low, 5, (n, k))
     c = rng.integers(-100, 100, (64, n))
+    if saturating:
+        c = rng.choice(np.array([5, 2**31 - 1, -(2**31)]), (64, n))
     image = np.zeros(BYTES, np.uint8)
     a_major, b_major = mn_major
     da = descriptor(0, *put(image, a, kind_a, mode, a_major, 0), mode)
@@ -139,7 +141,8 @@ def product(kind_a, kind_b, n, mode, mn_major, kind_d="f32", in_registers=False,
         + "ld.global.v4.u32 {r20, r21, r22, r23}, [l5];"
         + f"mad.wide.u32 l6, tid, {4 * count}, held; mad.wide.u32 l7, tid, {4 * count}, out;"
         + "".join(f"ld.global.b32 d{i}, [l6+{4 * i}];" for i in range(count))
-        + f"setp.ne.u32 p3, {scale}, 0; {FENCE} wgmma.mma_async.sync.aligned.m64n{n}k{k}.{kind_d}."
+        + f"setp.ne.u32 p3, {scale}, 0; {FENCE} wgmma.mma_async.sync.aligned.m64n{n}k{k}"
+        + f"{'.satfinite' * saturating}.{kind_d}."
         + f"{kind_a}.{kind_b} {{{d}}}, {left}, l4, p3{flags}; {END}"
         + "".join(f"st.global.b32 [l7+{4 * i}], d{i};" for i in range(count))
     )  # fmt: skip
@@ -147,6 +150,8 @@ def product(kind_a, kind_b, n, mode, mn_major, kind_d="f32", in_registers=False,
     out = clean(body, arrays, threads, shared=SHARED, schedule=schedule)["out"]
     out = out.reshape(threads, count)
     wanted = signs[0] * signs[1] * (a @ b.T) + scale * c
+    if saturating:
+        wanted = np.clip(wanted, -(2**31), 2**31 - 1)
     found = np.zeros((threads // 128, 64, n))
     for thread in range(threads):
         lane, warp = thread % 32, thread // 32 % 4
@@ -188,6 +193,35 @@ def test_other_types(kind_a, kind_b, kind_d, mode, in_registers):
 def test_widths(n):
     found, wanted = product("bf16", "bf16", n, "128B", (False, False))
     assert (found == wanted).all()
+
+
+EIGHTS = [*range(8, 257, 8)]
+OF_INTEGERS = [8, 16, 24, *range(32, 257, 16)]
+ALL_WIDTHS = [
+    ("bf16", "bf16", "f32", EIGHTS), ("f16", "f16", "f32", EIGHTS), ("f16", "f16", "f16", EIGHTS),
+    ("tf32", "tf32", "f32", EIGHTS), ("e4m3", "e5m2", "f32", EIGHTS),
+    ("e5m2", "e4m3", "f16", EIGHTS), ("s8", "u8", "s32", OF_INTEGERS),
+    ("u8", "s8", "s32", OF_INTEGERS),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind_a", "kind_b", "kind_d", "n"),
+    [(a, b, d, n) for a, b, d, widths in ALL_WIDTHS for n in widths],
+)
+def test_every_width_of_every_type(kind_a, kind_b, kind_d, n):
+    found, wanted = product(kind_a, kind_b, n, "128B", (False, False), kind_d)
+    assert (found == wanted).all()
+
+
+@pytest.mark.parametrize("kind_a", ["s8", "u8"])
+@pytest.mark.parametrize("kind_b", ["s8", "u8"])
+def test_sums_that_are_clamped(kind_a, kind_b):
+    found, wanted = product(kind_a, kind_b, 16, "128B", (False, False), "s32", saturating=True)
+    assert (found == wanted).all()
+    assert 2**31 - 1 in wanted
+    assert -(2**31) in wanted or "u8" in (kind_a, kind_b)  # whose products are positive here
 
 
 def test_factors_and_scale():

@@ -134,9 +134,7 @@ def ld(w: Writer, m: Matched) -> None:
 
 @CHAPTER.form(f"st sem=weak? space={_STORED}? $cache {_EVICT} {_VEC} t={TYPES}", (2, 3))
 @CHAPTER.form(f"st sem=volatile space=local|{_STRONG}? {_VEC} t={TYPES}", 2)
-@CHAPTER.form(
-    f"st sem=relaxed|release {_SCOPE} space={_STRONG}? {_EVICT} {_VEC} t={TYPES}", (2, 3)
-)
+@CHAPTER.form(f"st sem=relaxed|release {_SCOPE} space={_STRONG}? {_EVICT} {_VEC} t={TYPES}", (2, 3))
 def st(w: Writer, m: Matched) -> None:
     target, source = _without_policy(m)
     space = space_of(m)
