@@ -247,7 +247,7 @@ class TestOurLock:
     @pytest.mark.toolchains
     @pytest.mark.parametrize(
         ("archs", "entries"),
-        [("9.0", 28), pytest.param("8.0;9.0;10.0;12.0", 112, marks=pytest.mark.slow)],
+        [("9.0", 40), pytest.param("8.0;9.0;10.0;12.0", 160, marks=pytest.mark.slow)],
     )
     def test_the_other_tritons(self, run_shipped, toolchain_data_dir, archs, entries):
         data = self.locked(
