@@ -319,10 +319,10 @@ def test_what_was_emulated_is_counted_by_schedules_and_held_against_other_varian
     told = {"schema": 1, "kind": "verify", "environment": {"emulated": True}, "results": results}
     rows, text = section_of(told, "emulated", tmp_path, run_cli)
     assert rows == [
-        ["k:v", "sm_100a", "lazy, eager", "2", "4", "2", "0", "0 of 1"],
-        ["k:v", "sm_100a", "lazy, eager, 20 random", "1", "22", "1", "0", "1 of 1"],
-        ["k:w", "sm_100a", "lazy, eager", "1", "2", "1", "0", "0 of 1"],
-        ["k:w", "sm_100a", "lazy, eager, 20 random", "1", "22", "1", "0", "1 of 1"],
+        ["k:v", "sm_100a", "lazy, eager", "2", "4", "2", "0", "w 0 of 1"],
+        ["k:v", "sm_100a", "lazy, eager, 20 random", "1", "22", "1", "0", "w 1 of 1"],
+        ["k:w", "sm_100a", "lazy, eager", "1", "2", "1", "0", "v 0 of 1"],
+        ["k:w", "sm_100a", "lazy, eager, 20 random", "1", "22", "1", "0", "v 1 of 1"],
     ]
     assert text.count("Left out") == 1
     assert "Left out: d: too large." in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,42 +93,52 @@ def coverage_data(entries: Sequence[EntryCoverage]) -> list[dict[str, Any]]:
 
 
 def emulated_parts(results: Sequence[Mapping[str, Any]]) -> list[Table | Lines]:
-    """Per variant and kind of schedule how many cases held, in how many of them all variants that
-    ran gave the same bits, and what was left out. results: as `verify` stores them."""
-    bits: dict[tuple[str, str], set[str]] = {}
-    variants: dict[tuple[str, str], set[str]] = {}
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    """Per variant and kind of schedule how many cases held, in how many of those that another one
+    of the kernel ran too both gave the same bits, and what was left out. results: as `verify`
+    stores them."""
+    bits: dict[tuple[str, str], dict[str, list[str]]] = {}
+    groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for r in results:
         if r["schedules"]:
-            case = (r["kernel"], r["case"])
-            digests = sorted(f"{name} {o['sha256']}" for name, o in r["outputs"].items())
-            bits.setdefault(case, set()).add(" ".join(digests))
-            variants.setdefault(case, set()).add(r["variant"])
-            key = (f"{r['kernel']}:{r['variant']}", r["arch"], _schedules(r["schedules"]))
+            own = bits.setdefault((r["kernel"], r["variant"]), {})
+            own[r["case"]] = sorted(f"{name} {o['sha256']}" for name, o in r["outputs"].items())
+            key = (r["kernel"], r["variant"], r["arch"], _schedules(r["schedules"]))
             groups.setdefault(key, []).append(r)
     if not groups:
         return []
-    rows = []
-    for key, group in sorted(groups.items()):
-        cases = [(r["kernel"], r["case"]) for r in group]
-        shared = [case for case in dict.fromkeys(cases) if len(variants[case]) > 1]
-        alike = sum(len(bits[case]) == 1 for case in shared)
-        rows.append((
-            *key, len(set(cases)), sum(r["launches"] for r in group),
-            sum(r["ok"] is True for r in group), sum(r["ok"] is False for r in group),
-            f"{alike} of {len(shared)}",
-        ))  # fmt: skip
+    rows = [
+        (
+            f"{kernel}:{variant}", arch, schedules, len({r["case"] for r in group}),
+            sum(r["launches"] for r in group), sum(r["ok"] is True for r in group),
+            sum(r["ok"] is False for r in group),
+            _alike(kernel, variant, {r["case"] for r in group}, bits),
+        )
+        for (kernel, variant, arch, schedules), group in sorted(groups.items())
+    ]  # fmt: skip
     left_out = dict.fromkeys(
         f"Left out: {r['case']}: {r['reason'].splitlines()[0]}."
         for r in results
         if r["skipped"] and not r["reason"].startswith(_NOT_TAKEN)
     )
     columns = (
-        "variant", "arch", "schedules", "cases", "launches", "ok", "failed",
-        "same bits in other variants",
+        "variant", "arch", "schedules", "cases", "launches", "ok", "failed", "same bits as",
     )  # fmt: skip
     parts: list[Table | Lines] = [Table("", columns, rows, frozenset(columns[3:7]))]
     return [*parts, Lines(tuple(left_out))] if left_out else parts
+
+
+def _alike(
+    kernel: str, variant: str, cases: Collection[str],
+    bits: Mapping[tuple[str, str], Mapping[str, Sequence[str]]],
+) -> str | None:  # fmt: skip
+    """In how many of the cases that both ran, for each other variant of the kernel."""
+    own = bits[kernel, variant]
+    told: list[str] = []
+    for (other_kernel, name), other in sorted(bits.items()):
+        shared = [case for case in cases if case in other]
+        if other_kernel == kernel and name != variant and shared:
+            told.append(f"{name} {sum(own[c] == other[c] for c in shared)} of {len(shared)}")
+    return ", ".join(told) or None
 
 
 def _schedules(names: Sequence[str]) -> str:
