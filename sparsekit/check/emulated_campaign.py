@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -215,14 +215,12 @@ class CaseWork:
         return self._choices[kernel.reference]
 
     def _subject(self, kernel: EmulatedKernel, *, checked: bool) -> EmulatedSubject:
-        """One with all checks and schedules, or one that only computes."""
+        """With all checks and schedules, or one that only computes."""
         found = self._subjects.get((kernel, checked))
         if found is None:
             target = parse_arch(kernel.target)
             found = self._emulation.subject(
                 self._choice(kernel), kernel.variant, target, checked=checked
             )
-            if not checked:
-                found = replace(found, schedules=found.schedules[:1])
             self._subjects[kernel, checked] = found
         return found

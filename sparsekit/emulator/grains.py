@@ -15,6 +15,7 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 
 _GROUP_SHIFT = 4  # log2 of bytes
+GROUP_BYTES = 1 << _GROUP_SHIFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from sparsekit.emulator.clocks import (
     WARP_AGENT,
 )
 from sparsekit.emulator.geometry import WARP
-from sparsekit.emulator.grains import Grains, Touched
+from sparsekit.emulator.grains import GROUP_BYTES, Grains, Touched
 from sparsekit.emulator.layout import SHARED_START
 from sparsekit.emulator.stored_values import StoredValues
 
@@ -67,7 +67,7 @@ class SharedShadow:
         self._shift = self._cell.bit_length() - 1
         self._cells = machine.storage.shared.size >> self._shift
         storage = machine.storage
-        self._last = np.uint32(storage.shared.size - 16)
+        self._last = np.uint32(storage.shared.size - GROUP_BYTES)
         self._unit_base: Array = storage.unit_base[::WARP].astype(np.uint32)  # per row
         self._unit_bytes = np.uint32(machine.cluster_size * storage.shared_stride)
         self.writer = np.zeros(self._cells, np.int32)

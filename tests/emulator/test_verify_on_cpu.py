@@ -153,6 +153,17 @@ def test_a_result_that_depends_on_the_schedule_names_both(verify):
     assert "random(" in result["reason"]
 
 
+def test_further_data_sets_are_asked_for_values_under_one_schedule(verify):
+    """--strict finds what Triton leaves to the hardware, in the first of them."""
+    kernel, case = "triton/sparse_attn_paged_bf16:heads64", "few_columns_m2"
+    _, told, _ = verify(kernel, "--arch", "sm_80", "--case", case, "--strict")
+    first, further = told["results"]
+    assert (first["case"], first["schedules"]) == (case, ["lazy", "eager"])
+    assert {f["check"] for f in first["findings"]} == {"same-value-race"}
+    assert (further["case"], further["schedules"]) == (f"{case}/zero_q", ["lazy"])
+    assert (further["ok"], further["findings"]) == (True, [])
+
+
 def test_misaligned_pools_are_right_by_the_slower_kernel_chosen_with_its_reason(cli, verify):
     case = ["--case", "misaligned_m1", "--arch", "sm_90"]
     asked = ["sparse_attn_paged", *case, "--device", "cpu", "--explain", "--format", "json"]

@@ -103,9 +103,13 @@ _WIDTHS = (
 _MANY_TOKENS, _MANY_EMULATED = 65_535, 20
 
 
+_EMULATED_ROWS = {1000: 2, 255: 4}  # of lists of so many columns or more; all of shorter ones
+
+
 def _rows_for_emulator(topk: int) -> dict[str, int]:
     """So that a list of any width takes seconds a kernel."""
-    return {} if topk < 255 else {"s_q": 4} if topk < 1000 else {"s_q": 2}
+    rows = next((rows for columns, rows in _EMULATED_ROWS.items() if topk >= columns), None)
+    return {} if rows is None else {"s_q": rows}
 
 
 _SMOKE = (

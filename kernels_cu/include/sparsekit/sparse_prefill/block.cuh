@@ -86,9 +86,8 @@ struct Arguments {
 ///   kLaneAnew                          the lane is read anew behind the tiles, not kept over them
 ///   row_of(thread)                     the row of a tile whose index the thread hands to gather()
 ///   gather(smem, stage_bytes, thread, index, s_kv)  starts a tile into the stage at stage_bytes
-///   started()                          called after each gather(), and where no tile is left for
-///   it await<kAfter>(tile, tiles)         waits for that tile, if there is one, with kAfter
-///   started behind it
+///   started()                          called after each gather(), or where one had no tile left
+///   await<kAfter>(tile, tiles)         waits for that tile, if any, with kAfter started behind it
 /// block_thread: threadIdx.x, read in the entry, where the compiler knows its bound.
 template <class Rows>
 __device__ __forceinline__ void run_block(SharedMemory<Rows>& smem, const Rows& rows_of_kv,
