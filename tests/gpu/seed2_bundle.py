@@ -26,7 +26,7 @@ from sparsekit.operators.plan import plan_call
 from sparsekit.runtime.select import Candidate, decide
 from sparsekit.store.bundle import export_bundle
 
-OPS = ("gated_pool", "sparse_attn_paged")
+KERNELS = ("triton/gated_pool", "triton/sparse_attn_paged")  # those of the seed
 H200 = Device((9, 0), 132, SHARED_BYTES_OPTIN[9, 0])
 FEW_TOKENS = 4  # the choice hangs on whether there is one, not on how many
 
@@ -62,7 +62,7 @@ def main() -> None:
     asked = parser.parse_args()
     session = open_session(None)
     jobs = {}
-    for choice in session.catalog.resolve([f"{op}@{asked.toolchain}" for op in OPS]):
+    for choice in session.catalog.resolve([f"{kernel}@{asked.toolchain}" for kernel in KERNELS]):
         for c in candidates(choice):
             job = session.planner.job(choice, c.variant.name, c.instance, c.arch)
             jobs[job.key] = job
