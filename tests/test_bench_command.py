@@ -91,6 +91,21 @@ def test_a_run_in_every_form(invoke, tmp_path):
     assert "no clocks, power or throttle reasons" in text
 
 
+@pytest.mark.parametrize(("options", "invariant"), [((), True), (("--no-batch-invariant",), False)])
+def test_an_op_is_chosen_for_by_the_batch_when_that_is_asked(
+    invoke, monkeypatch, options, invariant
+):
+    asked = []
+
+    def operator_of(session, choices, *, build, batch_invariant=True):
+        asked.append((len({c.kernel.name for c in choices}), batch_invariant))
+
+    monkeypatch.setattr("sparsekit.cli.contenders.operator_of", operator_of)
+    references = ("gated_pool", "gated_pool:plain", "py:told_peer:pool")
+    assert invoke(*references, "--case", "r8_d128", *options).exit_code == 0
+    assert asked == [(2, invariant), (1, True)]
+
+
 def test_conditions_decide_the_exit_code(invoke):
     cases = ("--case", "r8_d128")
     assert invoke(*FIRST, *cases, "--fail-if", "ratio>1.2").exit_code == 0

@@ -1,4 +1,4 @@
-// Sparse attention over rows of a window pool and a compressed pool, prefill, on Hopper (sm_90a).
+// Sparse attention over rows of a window pool and a compressed pool on Hopper (sm_90a).
 //
 // For one query and one head, over its listed columns k: the index topk_idxs[k] is a row of the
 // window pool where k < n_window, else of the compressed one, and k < n_window + cmp_counts.

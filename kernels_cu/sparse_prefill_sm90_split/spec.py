@@ -3,8 +3,18 @@
 from sparsekit.model import Arg, Call, Entry, Instance, Kernel, Launch, Override, Scratch, Variant
 
 HEADS_PER_BLOCK = 64
+_PART_COLUMNS = 256  # of `split`
 _DEFAULT_BLOCKS = 132  # where no device is known
 _MOST_POOL_BYTES = 16 * (2**32 - 1)
+
+# Faster than whole rows where all parts are one wave of blocks: 19 and 24 us against 55 for 1 and 8
+# tokens of 128 heads, 16 and 128 parts, d_qk 576, topk 2048, on an H200; 64 tokens, 1024 parts, are
+# slower, 158 against 68 (docs/results/sparse_prefill_sm90_split-h200.json). What lies between is
+# left to whole rows. d_qk 512 is assumed to be alike. Of topk those stand with 2048 that are cut
+# into as many parts; at most 32 heads are for another kernel, beside which nothing was measured.
+_MOST_ITEMS = 128
+_MEASURED_PARTS = 8
+_FEW_HEADS = 32
 
 _BASE = {
     "SKIP": 1,
@@ -64,11 +74,17 @@ MERGE = Entry(
 )
 
 
+def _parts_and_items(call: Call, part_columns: int) -> tuple[int, int]:
+    """The parts of a row, and those of all pairs of a token and 64 heads."""
+    s_q, h_q, topk = (call.dims[n] for n in ("s_q", "h_q", "topk"))
+    parts = max(1, -(-topk // part_columns))
+    return parts, s_q * -(-h_q // HEADS_PER_BLOCK) * parts
+
+
 def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     """Parts of the pairs of a token and 64 heads, walked by a block per SM; then a row a block."""
-    s_q, h_q, topk = (call.dims[n] for n in ("s_q", "h_q", "topk"))
-    parts = max(1, -(-topk // variant.constant("PART_COLUMNS")))
-    items = s_q * -(-h_q // HEADS_PER_BLOCK) * parts
+    s_q, h_q = call.dims["s_q"], call.dims["h_q"]
+    parts, items = _parts_and_items(call, variant.constant("PART_COLUMNS"))
     blocks = call.device.sm_count if call.device else _DEFAULT_BLOCKS
     scratch = (
         Scratch("part_out", "fp32", (s_q, h_q, parts, 512)),
@@ -90,6 +106,14 @@ def reject(variant: Variant, call: Call) -> str | None:
     return None
 
 
+def prefer(call: Call) -> str | None:
+    """Why a call goes to `split` before whole rows: its tokens are few."""
+    parts, items = _parts_and_items(call, _PART_COLUMNS)
+    if call.dims["h_q"] <= _FEW_HEADS or parts != _MEASURED_PARTS or items > _MOST_ITEMS:
+        return None
+    return f"faster than whole rows for at most {_MOST_ITEMS} parts of them, found {items}"
+
+
 KERNEL = Kernel(
     lang="cuda",
     op="sparse_prefill",
@@ -97,11 +121,12 @@ KERNEL = Kernel(
     entries=(SPLIT, MERGE),
     targets=("sm_90a",),
     variants=(
-        Variant("split", {"PART_COLUMNS": 256, **_BASE}, overrides=_WHERE),
+        Variant("split", {"PART_COLUMNS": _PART_COLUMNS, **_BASE}, overrides=_WHERE),
         Variant("split128", {"PART_COLUMNS": 128, **_BASE}, overrides=_WHERE),
     ),
     instances=(Instance(constants={"d_qk": 576}), Instance(constants={"d_qk": 512})),
     launches=launches,
     reject=reject,
+    prefer=prefer,
     proven_on=(),
 )

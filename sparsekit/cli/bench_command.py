@@ -13,6 +13,7 @@ from sparsekit.cli.contenders import contenders_of
 from sparsekit.cli.device import gpu_of, gpu_option
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import (
+    batch_invariant_option,
     build_option,
     inputs_option,
     output_options,
@@ -59,6 +60,7 @@ _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 @click.option("--fail-if", "conditions", metavar="CONDITION", multiple=True,
               help="Exit 1 when a timing meets it, as in 'ratio>1.02'; repeatable.")  # fmt: skip
 @gpu_option
+@batch_invariant_option
 @build_option
 @place_options
 @output_options
@@ -68,8 +70,8 @@ def command(
     patterns: tuple[str, ...], tags: tuple[str, ...], inputs_file: Path | None,
     settings: dict[str, str], rounds: int | None, l2: str, protocol_name: str,
     margin: float, conditions: tuple[str, ...], device: str,
-    build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str,
-    output: Path | None,
+    batch_invariant: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None,
+    form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Time kernels on a GPU, against one another in one run.
 
@@ -83,9 +85,12 @@ def command(
     sparsekit bench gated_pool:plain@triton-3.6.0 gated_pool:plain@triton-3.8.0 --protocol seed2
     sparsekit bench sparse_prefill --against py:flash_mla:flash_mla_sparse_fwd --l2 warm
     sparsekit bench sparse_prefill --against sparse_prefill@git:main --fail-if 'ratio>1.02'
+    sparsekit bench sparse_attn_paged --no-batch-invariant --case 'decode_*'
     """
     session = open_session(cache_dir, kernel_dirs)
-    groups = contenders_of(session, references, against, build=build)
+    groups = contenders_of(
+        session, references, against, build=build, batch_invariant=batch_invariant
+    )
     if rounds is not None and protocol_name != "sparsekit":
         raise UsageError(f"--rounds does not go with --protocol {protocol_name}, which has its own")
     if inputs_file is not None and len(groups) != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparsekit.cli.selection import by_op, only, operator_of
+from sparsekit.cli.selection import by_op, only, operator_of, require_choice
 from sparsekit.cli.session import Session
 from sparsekit.discover import Choice
 from sparsekit.errors import UsageError
@@ -19,31 +19,37 @@ _COMMIT_DIGITS = 12
 
 
 def contenders_of(
-    session: Session, references: Sequence[str], against: Sequence[str], *, build: bool
-) -> list[tuple[Op, list[Contender]]]:
+    session: Session, references: Sequence[str], against: Sequence[str], *, build: bool,
+    batch_invariant: bool = True,
+) -> list[tuple[Op, list[Contender]]]:  # fmt: skip
     """The contenders of every op that the references mean, those of `against` first.
 
     Without references every kernel, its variants behind the one whose bits they give. A bare op is
-    one contender: the kernel that selection picks. `py:` references join the one op of the others.
-    Raises UsageError where that op cannot be told.
+    one contender: the kernel that selection picks, which looks at the batch where batch_invariant
+    is False. `py:` references join the one op of the others.
+    Raises UsageError where that op cannot be told, or nothing is picked that could look at it.
     """
     texts = [*against, *references]
     named = [t for t in texts if not t.startswith(CALLABLE_PREFIX)]
     if texts and not named:
         raise UsageError(f"{texts[0]} does not say which op it computes; name a kernel or op too")
     if not named:
+        require_choice((), batch_invariant)
         groups = by_op(session.catalog.resolve([]))
         return [(op, _of_choices(session, choices, build)) for op, choices in groups]
     found = {text: session.catalog.resolve([text]) for text in named}
+    require_choice([c for choices in found.values() for c in choices], batch_invariant)
     ops = {choice.op.name: choice.op for choices in found.values() for choice in choices}
     if len(ops) > 1 and (against or len(named) < len(texts)):
         raise UsageError(f"what is compared must compute one op, found {', '.join(ops)}")
-    return [(op, _of_texts(session, texts, found, op, build)) for op in ops.values()]
+    return [
+        (op, _of_texts(session, texts, found, op, build, batch_invariant)) for op in ops.values()
+    ]
 
 
 def _of_texts(
     session: Session, texts: Sequence[str], found: dict[str, tuple[Choice, ...]], op: Op,
-    build: bool,
+    build: bool, batch_invariant: bool,
 ) -> list[Contender]:  # fmt: skip
     from sparsekit.measure.contender import KernelContender, callable_contender
 
@@ -54,7 +60,8 @@ def _of_texts(
             continue
         choices = [c for c in found[text] if c.op.name == op.name]
         if choices and choices[0].by_op:
-            contenders.append(KernelContender(text, operator_of(session, choices, build=build)))
+            operator = operator_of(session, choices, build=build, batch_invariant=batch_invariant)
+            contenders.append(KernelContender(text, operator))
         else:
             contenders += _of_choices(session, choices, build)
     first: dict[str, Contender] = {}

@@ -108,6 +108,15 @@ def build_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def batch_invariant_option(command: F) -> F:
+    """`--no-batch-invariant`, as a bool named `batch_invariant`."""
+    return click.option(
+        "--no-batch-invariant", "batch_invariant", is_flag=True, default=True, flag_value=False,
+        help="Of an op, choose the kernel by the batch too: faster, and the bits of a row may then "
+        "depend on how many rows there are.",
+    )(command)  # fmt: skip
+
+
 def inputs_option(command: F) -> F:
     """`--inputs`, as a path named `inputs_file`."""
     return click.option(

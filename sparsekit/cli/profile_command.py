@@ -15,6 +15,7 @@ from sparsekit.cli.device import gpu_of, gpu_option
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import (
     FILE,
+    batch_invariant_option,
     build_option,
     output_options,
     place_options,
@@ -51,13 +52,15 @@ _NO_NCU = (
               help="Draw the roofline into this SVG file.")  # fmt: skip
 @click.option("--launch", "launched", metavar="LABEL", hidden=True)
 @gpu_option
+@batch_invariant_option
 @build_option
 @place_options
 @output_options
 def command(
     reference: str, against: tuple[str, ...], case_name: str, settings: dict[str, str],
-    reports: Path, figure: Path | None, launched: str | None, device: str, build: bool,
-    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
+    reports: Path, figure: Path | None, launched: str | None, device: str,
+    batch_invariant: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None,
+    form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Count one launch with ncu, for A and B with their ratio.
 
@@ -70,7 +73,9 @@ def command(
     sparsekit profile gated_pool:unroll2 --case b8_r8_d512 --reports reports --format json
     """
     session = open_session(cache_dir, kernel_dirs)
-    groups = contenders_of(session, [reference], against, build=build)
+    groups = contenders_of(
+        session, [reference], against, build=build, batch_invariant=batch_invariant
+    )
     if len(groups) != 1:
         raise UsageError(f"{reference!r} means several ops; name one")
     op, contenders = groups[0]

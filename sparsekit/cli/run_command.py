@@ -11,6 +11,7 @@ from sparsekit.cli.device import CPU, device_option, emulation_options, gpu_of
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import (
     FILE,
+    batch_invariant_option,
     build_option,
     inputs_option,
     output_options,
@@ -20,7 +21,7 @@ from sparsekit.cli.options import (
     settings_option,
     toolchain_option,
 )
-from sparsekit.cli.selection import case_of, operator_of
+from sparsekit.cli.selection import case_of, operator_of, require_choice
 from sparsekit.cli.session import open_session
 from sparsekit.discover import Choice, only_op
 from sparsekit.errors import UsageError
@@ -38,31 +39,36 @@ from sparsekit.errors import UsageError
               help="With --device cpu: whose PTX [default: the first the kernel has].")  # fmt: skip
 @emulation_options
 @toolchain_option
+@batch_invariant_option
 @build_option
 @place_options
 @output_options
 def command(
     reference: str, case_name: str | None, settings: dict[str, str], inputs_file: Path | None,
     save: Path | None, explain: bool, device: str, arch: str | None, strict: bool,
-    without: tuple[str, ...], lineinfo: bool, toolchains: tuple[str, ...], build: bool,
-    kernel_dirs: tuple[Path, ...], cache_dir: Path | None, form: str, output: Path | None,
+    without: tuple[str, ...], lineinfo: bool, toolchains: tuple[str, ...],
+    batch_invariant: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None,
+    form: str, output: Path | None,
 ) -> None:  # fmt: skip
     """Run one kernel on a case, or on your own tensors.
 
     Prints the launch, its time, a summary of every output and the sha256 of its bytes. REF may be
-    an op, and the kernel is chosen; --explain says why.
+    an op, and the kernel is chosen; --explain says why. Without --no-batch-invariant the choice
+    never looks at the batch, so that the bits of a row do not depend on it.
 
     \b
     sparsekit run sparse_prefill --case v32_64
     sparsekit run sparse_prefill:noskip --case seed1_ramp --set s_q=1024 --explain
     sparsekit run gated_pool --inputs mine.safetensors --set out_dtype=fp32 --save out.safetensors
     sparsekit run sparse_prefill --case small_512 --device cpu --arch sm_90
+    sparsekit run sparse_attn_paged --case decode_r4_b64 --no-batch-invariant --explain
     """
     session = open_session(cache_dir, kernel_dirs, lineinfo=lineinfo)
     if len(toolchains) > 1:
         raise UsageError(f"run takes one --toolchain, found {', '.join(toolchains)}")
     choices = session.catalog.resolve([reference], toolchains)
     op = only_op(choices, reference)
+    require_choice(choices, batch_invariant)
     if (case_name is None) == (inputs_file is None):
         names = ", ".join(c.name for c in op.cases)
         raise UsageError(f"give --case NAME or --inputs FILE; the cases of {op.name} are {names}")
@@ -84,7 +90,9 @@ def command(
     from sparsekit.report.run import run_document
     from sparsekit.runtime.environment import environment
 
-    operator = operator_of(session, choices, build=build, driver=driver)
+    operator = operator_of(
+        session, choices, build=build, driver=driver, batch_invariant=batch_invariant
+    )
     digest: str | None = None
     if case is None:
         assert inputs_file is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,17 +47,28 @@ def changed_case(op: Op, case: Case, settings: Mapping[str, str]) -> Case:
     return case
 
 
+def require_choice(choices: Iterable[Choice], batch_invariant: bool) -> None:
+    """Raise UsageError where `--no-batch-invariant` has no choice to look at the batch for."""
+    if not batch_invariant and not any(choice.by_op for choice in choices):
+        raise UsageError(
+            "--no-batch-invariant is for an op, whose kernel is chosen: name one; a kernel that "
+            "is named runs whatever the batch"
+        )
+
+
 def only(choice: Choice, variant: str) -> Choice:
     """The choice narrowed to one variant: that one runs, or the call is refused."""
     return replace(choice, variants=(variant,), by_op=False)
 
 
 def operator_of(
-    session: Session, choices: Sequence[Choice], *, build: bool, driver: Any = None
-) -> Operator:
+    session: Session, choices: Sequence[Choice], *, build: bool, driver: Any = None,
+    batch_invariant: bool = True,
+) -> Operator:  # fmt: skip
     """The operator that runs one of the choices, all of one op; torch is imported here.
 
-    driver: that emulates; without it the GPU's.
+    driver: that emulates; without it the GPU's. batch_invariant: False lets the choice look at the
+    batch.
     """
     from sparsekit.operators.first_use import FirstUse
     from sparsekit.operators.operator import Operator
@@ -66,5 +77,5 @@ def operator_of(
     first_use = None if driver else FirstUse(Notes(root), ("--cache-dir", str(root.absolute())))
     return Operator(
         choices[0].op, choices, session.planner, session.store, build=build, note=say,
-        driver=driver, first_use=first_use,
+        driver=driver, first_use=first_use, batch_invariant=batch_invariant,
     )  # fmt: skip

@@ -197,6 +197,11 @@ def accepts_all(variant: Variant, call: Call) -> str | None:
     return None
 
 
+def never_preferred(call: Call) -> str | None:
+    """The `prefer` of a kernel that waits its turn, however large the batch."""
+    return None
+
+
 @dataclass(frozen=True)
 class Address:
     """How the command line names a kernel. kernel_dirs: `--kernels` that it needs beside that."""
@@ -217,6 +222,9 @@ class Kernel:
     `9.0`; on another its first use is checked where a kernel after it could stand in, and None
     says that nobody keeps account. made_for: in words, the calls that it was made for and to which
     reject keeps it: `at most 32 heads`; for an op it is asked before kernels that take more.
+    prefer(call): why the call should go to it before the kernels that are asked first, else None.
+    Unlike reject and made_for it may look at the batch (the dim that `Op.batch` names), and so it
+    is asked only where the bits of a row may depend on that: `batch_invariant=False`.
     name, folder and address, by which the command line finds it again, are filled in when the
     folder is found.
     """
@@ -233,6 +241,7 @@ class Kernel:
     options: Mapping[str, Constant] = field(default_factory=dict)
     proven_on: tuple[str, ...] | None = None
     made_for: str = ""
+    prefer: Callable[[Call], str | None] = never_preferred
     name: str = ""
     folder: Path = Path()
     address: Address | None = None

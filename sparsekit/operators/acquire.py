@@ -13,11 +13,11 @@ from sparsekit.discover import Choice
 from sparsekit.errors import MissingArtifactError, NoKernelError
 from sparsekit.model.arch import Arch
 from sparsekit.model.artifact import Artifact, CompileJob
-from sparsekit.model.call import Call, Device
+from sparsekit.model.call import Call
 from sparsekit.model.kernel import Kernel
 from sparsekit.operators.first_use import FirstUse
 from sparsekit.runtime.loader import Loaded, Loader
-from sparsekit.runtime.select import Candidate, Decision, decide
+from sparsekit.runtime.select import Candidate, Decision, decide, turns
 from sparsekit.store.local import Store
 
 
@@ -34,13 +34,16 @@ class Acquirer:
     """Turns calls into loaded kernels. note(text): told of a fallback that costs something.
 
     first_use: what has kernels checked on a device where they never ran; None where all are run.
+    batch_invariant: False lets the choice look at the batch.
     """
 
     def __init__(
         self, choices: Sequence[Choice], planner: Planner, store: Store, *, build: bool,
         note: Callable[[str], None], first_use: FirstUse | None = None,
+        batch_invariant: bool = True,
     ) -> None:  # fmt: skip
         self.choices = tuple(choices)
+        self._batch_invariant = batch_invariant
         self._planner, self._store = planner, store
         self._build, self._note, self._first_use = build, note, first_use
         self._artifacts: dict[str, Artifact] = {}
@@ -48,8 +51,8 @@ class Acquirer:
 
     def decisions(self, call: Call) -> Iterable[Decision]:
         """Every decision in order, up to the one that is taken."""
-        for decision in decide([(c.kernel, c.variants) for c in self.choices], call):
-            checked = self._with_first_use(self._with_compiler(decision), call.device)
+        for decision in decide(self._kernels, call, batch_invariant=self._batch_invariant):
+            checked = self._with_first_use(self._with_compiler(decision), call)
             yield checked
             if checked.taken:
                 return
@@ -61,13 +64,17 @@ class Acquirer:
         if last is None or not last.taken or last.candidate is None:
             return self._from_ptx(call, loader) or _nothing_fits(decisions)
         artifact = self._artifact(self._job(last.candidate))
-        if self._is_unproven(last.candidate, call.device):
+        if self._is_unproven(last.candidate, call):
             assert self._first_use is not None
             assert call.device is not None
             if refusal := self._first_use.refusal(last.candidate, artifact, call.device):
                 self._note(refusal)
                 return self.prepare(call, loader)  # which turns that one down
         return _loaded(last.candidate, artifact, call, loader, ptx=False)
+
+    @property
+    def _kernels(self) -> list[tuple[Kernel, Sequence[str]]]:
+        return [(choice.kernel, choice.variants) for choice in self.choices]
 
     def _with_compiler(self, decision: Decision) -> Decision:
         """The decision, turned down where the toolchain has no such target."""
@@ -76,10 +83,10 @@ class Acquirer:
         lacking = self._job(decision.candidate).toolchain.lacks(decision.candidate.arch)
         return replace(decision, taken=False, reason=lacking) if lacking else decision
 
-    def _with_first_use(self, decision: Decision, device: Device | None) -> Decision:
+    def _with_first_use(self, decision: Decision, call: Call) -> Decision:
         """The decision, turned down where the kernel has failed on the device before."""
-        candidate = decision.candidate
-        if not decision.taken or candidate is None or not self._is_unproven(candidate, device):
+        candidate, device = decision.candidate, call.device
+        if not decision.taken or candidate is None or not self._is_unproven(candidate, call):
             return decision
         assert self._first_use is not None
         assert device is not None
@@ -90,13 +97,14 @@ class Acquirer:
             return decision
         return replace(decision, taken=False, reason=f"its first use here failed: {known.told}")
 
-    def _is_unproven(self, candidate: Candidate, device: Device | None) -> bool:
+    def _is_unproven(self, candidate: Candidate, call: Call) -> bool:
         """Whether it never ran on such a device, and a later kernel could stand in for it."""
-        if self._first_use is None or device is None:
+        if self._first_use is None or call.device is None:
             return False
-        kernels = [choice.kernel for choice in self.choices]
+        asked = turns(self._kernels, call, batch_invariant=self._batch_invariant)
+        kernels = [turn.kernel for turn in asked]
         later = kernels[kernels.index(candidate.kernel) + 1 :]
-        capability = device.compute_capability
+        capability = call.device.compute_capability
         return not candidate.kernel.is_proven_on(capability) and any(
             kernel.targets_for(capability) for kernel in later
         )

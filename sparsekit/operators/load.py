@@ -29,7 +29,7 @@ def load(
     reference: str, *, build: bool = True, cache_dir: Path | None = None,
     kernels: Sequence[Path] = (), note: Callable[[str], None] = warnings.warn,
     device: str = "cuda", arch: str | None = None, strict: bool = False,
-    without: Iterable[str] = (), lineinfo: bool = False,
+    without: Iterable[str] = (), lineinfo: bool = False, batch_invariant: bool = True,
 ) -> Operator:  # fmt: skip
     """`sparsekit.load`, which says what it does."""
     if device not in DEVICES:
@@ -49,8 +49,9 @@ def load(
     else:
         first_use = FirstUse(Notes(store.root), ("--cache-dir", str(store.root.absolute())))
     return Operator(
-        op, choices, planner, store, build=build, note=note, driver=driver, first_use=first_use
-    )
+        op, choices, planner, store, build=build, note=note, driver=driver, first_use=first_use,
+        batch_invariant=batch_invariant,
+    )  # fmt: skip
 
 
 def emulated_driver(

@@ -39,14 +39,17 @@ class Operator:
         self, op: Op, choices: Sequence[Choice], planner: Planner, store: Store, *,
         build: bool = True, note: Callable[[str], None] = warnings.warn,
         driver: DeviceDriver | None = None, first_use: FirstUse | None = None,
+        batch_invariant: bool = True,
     ) -> None:  # fmt: skip
         """driver: of the device that launches are made on; None for the GPU's, on first use.
-        first_use: what has kernels checked where they never ran; None to run all as they are."""
+        first_use: what has kernels checked where they never ran; None to run all as they are.
+        batch_invariant: False lets the choice of a kernel look at the batch."""
         self.op = op
         self._driver = driver
         self._acquirer = Acquirer(
-            choices, planner, store, build=build, note=note, first_use=first_use
-        )
+            choices, planner, store, build=build, note=note, first_use=first_use,
+            batch_invariant=batch_invariant,
+        )  # fmt: skip
         self._loader: Loader | None = None
         self._devices: dict[int, Device] = {}
         self._call_plans: dict[tuple[Any, ...], CallPlan] = {}

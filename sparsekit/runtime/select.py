@@ -51,14 +51,48 @@ class Decision:
     candidate: Candidate | None = None
 
 
-def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Iterable[Decision]:
-    """Every decision in order of preference: kernels as given, then variants, then instances.
+@dataclass(frozen=True)
+class Turn:
+    """A kernel that is asked, with the names of the variants that may be taken.
+
+    preferred: why it is asked before the kernels that would else go first; None where it is not.
+    """
+
+    kernel: Kernel
+    names: Sequence[str]
+    preferred: str | None = None
+
+
+def turns(
+    kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call, *, batch_invariant: bool = True
+) -> list[Turn]:
+    """The kernels in the order in which they are asked: as given, which no batch changes.
+
+    batch_invariant: False puts first those that prefer the call, which may look at its batch.
+    """
+    if batch_invariant:
+        return [Turn(kernel, names) for kernel, names in kernels]
+    found = [Turn(kernel, names, _preference(kernel, call)) for kernel, names in kernels]
+    return sorted(found, key=lambda turn: turn.preferred is None)
+
+
+def _preference(kernel: Kernel, call: Call) -> str | None:
+    reason: str | None = ask(kernel.spec_file, "prefer()", kernel.prefer, call, kind=str | None)
+    return reason or None
+
+
+def decide(
+    kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call, *, batch_invariant: bool = True
+) -> Iterable[Decision]:
+    """Every decision in order of preference: kernels by their turn, then variants, then instances.
 
     kernels: with the names of the variants that may be taken. call.device must be known.
+    batch_invariant: whether the choice may not look at the batch.
     """
     assert call.device is not None, "a choice looks at the device"
     device = call.device.compute_capability
-    for kernel, names in kernels:
+    for turn in turns(kernels, call, batch_invariant=batch_invariant):
+        kernel = turn.kernel
         archs = kernel.targets_for(device)
         only = call.device.only
         if only is not None:
@@ -69,14 +103,15 @@ def decide(kernels: Sequence[tuple[Kernel, Sequence[str]]], call: Call) -> Itera
             yield Decision(kernel.name, False, reason)
         told: set[tuple[str, str]] = set()
         for arch in archs:
-            for name in names:
-                yield from _decide_variant(kernel, name, arch, call, told)
+            for name in turn.names:
+                yield from _decide_variant(turn, name, arch, call, told)
 
 
 def _decide_variant(
-    kernel: Kernel, name: str, arch: Arch, call: Call, told: set[tuple[str, str]]
+    turn: Turn, name: str, arch: Arch, call: Call, told: set[tuple[str, str]]
 ) -> Iterable[Decision]:
     """told: variants with reasons that were given already, for another target or instance."""
+    kernel = turn.kernel
     for instance in kernel.instances:
         variant = kernel.variant_at(name, arch, instance)
         if reason := _rejection(kernel, variant, call):
@@ -90,15 +125,17 @@ def _decide_variant(
         launches = _launches(kernel, variant, call)
         candidate = Candidate(kernel, variant, arch, instance, launches)
         misfitting = _misfit(candidate, call)
-        reason = misfitting or _fitting(kernel)
+        reason = misfitting or _fitting(turn)
         yield Decision(str(candidate), misfitting is None, reason, candidate)
 
 
-def _fitting(kernel: Kernel) -> str:
+def _fitting(turn: Turn) -> str:
     """Why a kernel that can take the call does, where others could too."""
-    if not kernel.made_for:
+    if turn.preferred:
+        return f"fits; {turn.preferred}, and the choice may look at the batch"
+    if not turn.kernel.made_for:
         return "fits"
-    return f"fits; made for {kernel.made_for}, it goes before kernels that take more"
+    return f"fits; made for {turn.kernel.made_for}, it goes before kernels that take more"
 
 
 def _rejection(kernel: Kernel, variant: Variant, call: Call) -> str | None:

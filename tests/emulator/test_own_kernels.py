@@ -186,7 +186,7 @@ def test_what_was_skipped_has_a_reason(report):
     for result in told["results"]:
         if result["skipped"]:
             assert re.search(
-                "not built|for prefill|for one query a row|"
+                "not built|for one query a row|"
                 "for calls of (at most (8|16|32)|more than 64) heads|for more than 16 heads",
                 result["reason"],
             )

@@ -1,4 +1,4 @@
-"""The Hopper prefill over two pools on cases of its own: several items a block."""
+"""The Hopper block over two pools on cases of its own: several items a block."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ CASES = {
     # Nor does an item whose end was looked for in the loop end within 256 columns of topk.
     "far ends": ({"b": 1, "m": 14, "topk": 400, "n_window": 65}, _MIXED),
     "two blocks of heads": ({"b": 2, "m": 2, "h": 72, "topk": 150, "n_window": 70}, _MIXED),
+    "one query a row": ({"b": 6, "m": 1, "topk": 150, "n_window": 70}, _PADDED),
+    "one query a row, counts": (
+        {"b": 5, "m": 1, "topk": 200, "n_window": 50},
+        {**_MIXED, "counts": "hostile"},
+    ),
     "window only": (
         {"b": 1, "m": 3, "topk": 128, "n_window": 128},
         {**_MIXED, "return_lse": False},

@@ -282,7 +282,46 @@ def test_run(cli):
     assert "race: warp" in error
 
 
+@pytest.fixture
+def by_batch(tmp_path) -> Path:
+    """A folder of two kernels: that which goes first, and one that prefers seven rows and more."""
+    shutil.copytree(SCALE, tmp_path / "kernels" / "scale_cu")
+    many = tmp_path / "kernels" / "scale_many"
+    shutil.copytree(SCALE, many, ignore=shutil.ignore_patterns("op.py", "reference.py"))
+    text = (many / "spec.py").read_text()
+    assert text.count("    launches=") == 1
+    prefer = 'prefer=lambda call: "rows are many" if call.dims["rows"] >= 7 else None'
+    (many / "spec.py").write_text(text.replace("    launches=", f"    {prefer},\n    launches="))
+    return tmp_path / "kernels"
+
+
+def test_run_lets_the_choice_look_at_the_batch_when_it_is_told_to(cli, by_batch):
+    def run(*options: str) -> tuple[str, list[str]]:
+        code, out, error = cli(
+            "run", "scale", "--kernels", str(by_batch), "--case", "small", "--device", "cpu",
+            "--arch", "9.0", "--explain", "--format", "json", *options,
+        )  # fmt: skip
+        assert code == 0, error
+        told = json.loads(out)
+        return told["kernel"].partition(":")[0], [d["reason"] for d in told["decisions"]]
+
+    reason = "fits; rows are many, and the choice may look at the batch"
+    assert run() == ("scale_cu", ["fits"])
+    assert run("--no-batch-invariant") == ("scale_many", [reason])
+    assert run("--no-batch-invariant", "--set", "rows=6") == ("scale_cu", ["fits"])
+
+
 # ---- from Python
+
+
+def test_load_lets_the_choice_look_at_the_batch_when_it_is_told_to(store, by_batch):
+    many, few = torch.ones(7, 8), torch.ones(6, 8)
+    for invariant, x, kernel in (
+        (True, many, "scale_cu"), (False, many, "scale_many"), (False, few, "scale_cu"),
+    ):  # fmt: skip
+        scale = load("scale", store, kernels=[by_batch], arch="9.0", batch_invariant=invariant)
+        assert torch.equal(scale(x), 2 * x)
+        assert scale.prepared(scale.bind(x)).candidate.kernel.name == kernel
 
 
 def load(reference: str, store: Path, **options):

@@ -82,13 +82,13 @@ def prepared(kernels, tmp_path, monkeypatch):
         lambda candidate, artifact, call, loader, ptx: candidate.kernel.name,
     )
 
-    def run(outcome: Outcome, reference: str = "scale", call: Call = CALL):
+    def run(outcome: Outcome, reference: str = "scale", call: Call = CALL, **options: bool):
         notes: list[str] = []
         first_use = Told(Notes(tmp_path), outcome)
         store = SimpleNamespace(get=lambda key: artifact(key))
         choices = Catalog((kernels,)).resolve([reference])
         acquirer = Prepares(
-            choices, None, store, build=False, note=notes.append, first_use=first_use
+            choices, None, store, build=False, note=notes.append, first_use=first_use, **options
         )
         names = [acquirer.prepare(call, None) for _ in range(2)]
         assert names[0] == names[1]
@@ -133,6 +133,16 @@ def test_another_device_driver_or_code_is_another_first_use(tmp_path):
     assert len(first_use.asked) == len(others)
     assert first_use.outcomes(GPU) == {"cu/scale_cu:plain": Outcome(True, "all right")}
     assert first_use.outcomes(replace(GPU, uuid="ef" * 16)) == {}
+
+
+def test_one_that_prefers_the_call_is_checked_though_it_stands_last(kernels, prepared):
+    spec = kernels / "scale_cu" / "spec.py"
+    prefer = 'prefer=lambda call: "it is faster", proven_on=(), launches=lambda'
+    spec.write_text(spec.read_text().replace("launches=lambda", prefer))
+    failing = Outcome(False, "1 of 2 cases wrong", lasting=False)
+    assert prepared(failing)[:2] == ("scale_cu", ["scale_new"])
+    by_batch = prepared(Outcome(True, "all right"), batch_invariant=False)
+    assert by_batch[:2] == ("scale_cu", ["scale_cu"])
 
 
 def test_a_kernel_that_is_named_runs_unchecked(prepared):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 from sparsekit.discover import Catalog
-from sparsekit.model import Call
+from sparsekit.model import Call, Kernel
 from sparsekit.model.call import Device, packed_strides
 from sparsekit.runtime.select import Decision, decide
 from sparsekit.runtime.tensors import facts
@@ -16,15 +17,17 @@ from sparsekit.runtime.tensors import facts
 H200 = Device((9, 0), sm_count=132, shared_bytes_optin=232448)
 
 
-def prefill_call(h_q: int = 64, **changed: tuple[int, ...]) -> Call:
+def prefill_call(
+    h_q: int = 64, s_q: int = 4, topk: int = 128, d_qk: int = 576, **changed: tuple[int, ...]
+) -> Call:
     """A call of sparse_prefill on packed tensors; changed: the strides of tensors by name."""
     shapes = {
-        "q": (4, h_q, 576), "kv": (300, 1, 576), "indices": (4, 1, 128), "out": (4, h_q, 512),
-        "max_logits": (4, h_q), "lse": (4, h_q),
+        "q": (s_q, h_q, d_qk), "kv": (300, 1, d_qk), "indices": (s_q, 1, topk),
+        "out": (s_q, h_q, 512), "max_logits": (s_q, h_q), "lse": (s_q, h_q),
     }  # fmt: skip
     types = {"q": "bf16", "kv": "bf16", "indices": "i32", "out": "bf16"}
     return Call(
-        dims={"s_q": 4, "h_q": h_q, "d_qk": 576, "s_kv": 300, "h_kv": 1, "topk": 128},
+        dims={"s_q": s_q, "h_q": h_q, "d_qk": d_qk, "s_kv": 300, "h_kv": 1, "topk": topk},
         dtypes={name: types.get(name, "fp32") for name in shapes},
         shapes=shapes,
         strides={**{n: packed_strides(s) for n, s in shapes.items()}, **changed},
@@ -34,13 +37,24 @@ def prefill_call(h_q: int = 64, **changed: tuple[int, ...]) -> Call:
     )
 
 
-def decisions(call: Call, reference: str = "cu/sparse_prefill") -> list[Decision]:
-    choices = Catalog().resolve([reference])
-    return list(decide([(c.kernel, c.variants) for c in choices], call))
+@cache
+def kernels_of(reference: str) -> list[tuple[Kernel, tuple[str, ...]]]:
+    return [(c.kernel, c.variants) for c in Catalog().resolve([reference])]
+
+
+def decisions(
+    call: Call, reference: str = "cu/sparse_prefill", *, batch_invariant: bool = True
+) -> list[Decision]:
+    return list(decide(kernels_of(reference), call, batch_invariant=batch_invariant))
 
 
 def taken(call: Call, reference: str = "cu/sparse_prefill") -> str | None:
     return next((d.subject for d in decisions(call, reference) if d.taken), None)
+
+
+def taken_by_batch(call: Call, reference: str) -> Decision:
+    """What is taken where the choice may look at the batch."""
+    return next(d for d in decisions(call, reference, batch_invariant=False) if d.taken)
 
 
 def test_few_heads_take_the_narrow_block_and_many_the_wide_one():
@@ -118,15 +132,17 @@ def test_a_pointer_to_other_elements_than_the_tensor_s_is_no_fit():
     assert "sparse_prefill_fwd takes q in bf16, found fp32" in reasons
 
 
-def paged_call(m: int, d: int = 512, h: int = 64, **changed: tuple[int, ...]) -> Call:
+def paged_call(
+    m: int, d: int = 512, h: int = 64, b: int = 2, topk: int = 640, **changed: tuple[int, ...]
+) -> Call:
     """A call of sparse_attn_paged on packed tensors; changed: the strides of tensors by name."""
     shapes = {
-        "q": (2, m, h, d), "window_pool": (300, d), "cmp_pool": (400, d), "attn_sink": (h,),
-        "topk_idxs": (2, m, 640), "out": (2, m, h, d),
+        "q": (b, m, h, d), "window_pool": (300, d), "cmp_pool": (400, d), "attn_sink": (h,),
+        "topk_idxs": (b, m, topk), "out": (b, m, h, d),
     }  # fmt: skip
     types = {"attn_sink": "fp32", "topk_idxs": "i32"}
     return Call(
-        dims={"b": 2, "m": m, "h": h, "d": d, "n_win": 300, "n_cmp": 400, "topk": 640},
+        dims={"b": b, "m": m, "h": h, "d": d, "n_win": 300, "n_cmp": 400, "topk": topk},
         dtypes={name: types.get(name, "bf16") for name in shapes},
         shapes=shapes,
         strides={**{n: packed_strides(s) for n, s in shapes.items()}, **changed},
@@ -150,11 +166,11 @@ def test_paged_prefill_on_hopper_takes_the_kernel_for_it():
 @pytest.mark.parametrize(
     "call",
     [
-        paged_call(1), paged_call(2, d=256), paged_call(2, window_pool=(516, 1)),
+        paged_call(2, d=256), paged_call(1, d=256), paged_call(2, window_pool=(516, 1)),
         paged_call(2, cmp_pool=(2**31, 1)), paged_call(2, out=(2 * 64 * 520, 64 * 520, 520, 1)),
         replace(paged_call(2), alignments={**paged_call(2).alignments, "cmp_pool": 8}),
     ],
-    ids=["decode", "narrow", "odd stride", "far rows", "out in a view", "misaligned"],
+    ids=["narrow", "narrow decode", "odd stride", "far rows", "out in a view", "misaligned"],
 )  # fmt: skip
 def test_what_it_does_not_take_another_kernel_does(call):
     told = [d for d in decisions(call, "cu/sparse_attn_paged_sm90") if d.taken]
@@ -183,6 +199,101 @@ def test_on_hopper_the_cuda_kernels_go_before_bf16(m, kernel):
     assert paged_taken(paged_call(m)) == f"sparse_attn_paged_{kernel}"
 
 
+BATCHES = (1, 2, 3, 7, 8, 31, 32, 64, 132, 133, 8192)
+
+
+@pytest.mark.parametrize("h", [16, 64, 128])
+def test_one_query_a_row_is_for_the_decode_kernel_in_every_batch_and_it_says_why(h):
+    for b in BATCHES:
+        found = next(d for d in decisions(paged_call(1, h=h, b=b), "sparse_attn_paged") if d.taken)
+        assert found.subject == "sparse_attn_paged_decode_sm90:folded [only] sm_90a"
+        assert found.reason == (
+            "fits; made for one query a row, it goes before kernels that take more"
+        )
+
+
+def test_the_prefill_kernel_takes_one_query_a_row_when_it_is_named_or_decode_cannot():
+    skip = "sparse_attn_paged_sm90:skip [d512] sm_90a"
+    assert taken(paged_call(1), "cu/sparse_attn_paged_sm90") == skip
+    told = decisions(paged_call(1), "sparse_attn_paged")
+    order = list(dict.fromkeys(d.subject.partition(":")[0] for d in told))
+    assert order == [
+        "sparse_attn_paged_decode_sm90", "sparse_attn_paged_sm90", "sparse_attn_paged_bf16",
+        "sparse_attn_paged",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)])
+@pytest.mark.parametrize("h", [8, 64])
+def test_no_choice_looks_at_the_batch(capability, h):
+    """Over every op and both ways of selecting by m."""
+    for m in (1, 2):
+        for topk in (128, 640, 2048):
+            calls = [on(capability, paged_call(m, h=h, b=b, topk=topk)) for b in BATCHES]
+            assert len({taken(c, "sparse_attn_paged") for c in calls}) == 1
+    for topk in (128, 2048):
+        calls = [on(capability, prefill_call(h, s_q, topk)) for s_q in BATCHES]
+        assert len({taken(c, "sparse_prefill") for c in calls}) == 1
+    pools = [on(capability, pool_call(b)) for b in BATCHES]
+    assert len({taken(c, "gated_pool") for c in pools}) == 1
+
+
+@pytest.mark.parametrize(
+    ("b", "h", "topk", "pairs"),
+    [
+        (8, 64, 640, None), (31, 64, 640, None), (32, 64, 640, 64), (64, 64, 640, 128),
+        (8192, 64, 640, 16384), (64, 64, 513, 128), (64, 64, 512, None), (64, 64, 641, None),
+        (64, 64, 128, None), (15, 128, 640, None), (16, 128, 640, 64), (32, 16, 640, None),
+        (64, 16, 640, 64), (0, 64, 640, None),
+    ],
+)  # fmt: skip
+def test_by_the_batch_many_rows_of_one_query_go_to_the_prefill_kernel(b, h, topk, pairs):
+    found = taken_by_batch(paged_call(1, h=h, b=b, topk=topk), "sparse_attn_paged")
+    if pairs is None:
+        assert found.subject == "sparse_attn_paged_decode_sm90:folded [only] sm_90a"
+        assert "made for one query a row" in found.reason
+    else:
+        assert found.subject == "sparse_attn_paged_sm90:skip [d512] sm_90a"
+        assert found.reason == (
+            f"fits; faster than decode from 64 pairs of a row and 32 heads on, found {pairs}, and "
+            "the choice may look at the batch"
+        )
+
+
+def test_what_prefers_a_call_and_cannot_take_it_leaves_it_to_the_others():
+    misaligned_call = misaligned(paged_call(1, b=64), "cmp_pool", "column")
+    told = decisions(misaligned_call, "sparse_attn_paged", batch_invariant=False)
+    assert told[0].subject.startswith("sparse_attn_paged_sm90:skip")
+    assert "cmp_pool at a multiple of 16 bytes" in told[0].reason
+    assert next(d for d in told if d.taken).subject.startswith("sparse_attn_paged:plain")
+    elsewhere = on((8, 0), paged_call(1, b=64))
+    told = decisions(elsewhere, "sparse_attn_paged", batch_invariant=False)
+    assert next(d for d in told if d.taken).subject == taken(elsewhere, "sparse_attn_paged")
+
+
+@pytest.mark.parametrize("d_qk", [512, 576])
+@pytest.mark.parametrize(
+    ("s_q", "h_q", "topk", "items"),
+    [
+        (1, 128, 2048, 16), (8, 128, 2048, 128), (9, 128, 2048, None), (64, 128, 2048, None),
+        (16, 64, 2048, 128), (17, 64, 2048, None), (1, 33, 1793, 8), (1, 128, 1792, None),
+        (1, 128, 2049, None), (1, 32, 2048, None),
+    ],
+)  # fmt: skip
+def test_by_the_batch_few_tokens_are_cut_into_parts(s_q, h_q, topk, items, d_qk):
+    call = prefill_call(h_q, s_q, topk, d_qk)
+    found = taken_by_batch(call, "sparse_prefill")
+    if items is None:
+        assert found.subject == taken(call, "sparse_prefill")
+        assert "split" not in found.subject
+    else:
+        assert found.subject == f"sparse_prefill_sm90_split:split [d_qk{d_qk}] sm_90a"
+        assert found.reason == (
+            f"fits; faster than whole rows for at most 128 parts of them, found {items}, and the "
+            "choice may look at the batch"
+        )
+
+
 POOLS = ("window_pool", "cmp_pool")
 
 
@@ -206,7 +317,9 @@ def test_a_misaligned_pool_is_for_the_kernel_that_assumes_nothing_and_says_why(
     passed_over = told[:first]
     kernels = {"sparse_attn_paged_bf16", "sparse_attn_paged"}
     if capability == (9, 0):
-        kernels.add("sparse_attn_paged_decode_sm90" if m == 1 else "sparse_attn_paged_sm90")
+        kernels.add("sparse_attn_paged_sm90")
+    if capability == (9, 0) and m == 1:
+        kernels.add("sparse_attn_paged_decode_sm90")
     wanted = {
         "column": (f"{pool} at a multiple of 16 bytes, found", f"{pool} must lie at a multiple"),
         "rows": (f"{pool}.stride(0) to be a multiple of", f"row stride of {pool} must be"),
@@ -219,7 +332,8 @@ def test_a_misaligned_pool_is_for_the_kernel_that_assumes_nothing_and_says_why(
 @pytest.mark.parametrize(
     ("reference", "m"),
     [
-        ("cu/sparse_attn_paged_sm90", 2), ("cu/sparse_attn_paged_decode_sm90", 1),
+        ("cu/sparse_attn_paged_sm90", 1), ("cu/sparse_attn_paged_sm90", 2),
+        ("cu/sparse_attn_paged_decode_sm90", 1),
         ("triton/sparse_attn_paged_bf16", 1), ("triton/sparse_attn_paged_bf16", 2),
         ("sparse_attn_paged:hint16", 1), ("sparse_attn_paged:hint16", 2),
     ],
@@ -232,11 +346,11 @@ def test_a_kernel_that_was_named_refuses_a_misaligned_pool(reference, m, pool):
         assert any(pool in d.reason for d in told)
 
 
-def pool_call(**alignments: int) -> Call:
+def pool_call(b: int = 3, **alignments: int) -> Call:
     """A call of gated_pool on packed tensors in the model's element types."""
-    shapes = {"kv": (3, 8, 512), "score": (3, 8, 512), "out": (3, 1, 512)}
+    shapes = {"kv": (b, 8, 512), "score": (b, 8, 512), "out": (b, 1, 512)}
     return Call(
-        dims={"B": 3, "R": 8, "D": 512},
+        dims={"B": b, "R": 8, "D": 512},
         dtypes={"kv": "fp32", "score": "fp32", "out": "bf16"},
         shapes=shapes,
         strides={n: packed_strides(s) for n, s in shapes.items()},

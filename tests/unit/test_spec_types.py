@@ -75,6 +75,7 @@ WRONG = {
     "options": ("targets=", "options=[1], targets=", "options must be a dictionary"),
     "option": ("targets=", 'options={"fmad": [1]}, targets=', r"options\['fmad'\] must be an int"),
     "reject": ("targets=", 'reject="no", targets=', "reject must be a function"),
+    "prefer": ("targets=", 'prefer="many rows", targets=', "prefer must be a function"),
     "made for": ("targets=", "made_for=8, targets=", "made_for must be a string, found 8"),
     "made for, unkept": ("targets=", 'made_for="few rows", targets=',
                          "made_for='few rows', but there is no reject"),
@@ -196,6 +197,20 @@ def test_launches_that_are_wrong_name_the_spec(answer):
 def test_a_rejection_that_is_wrong_names_the_spec(reject, told):
     with pytest.raises(SpecError, match=rf"spec\.py.*{told}"):
         list(decide([(kernel_with(reject=reject), ["plain"])], CALL))
+
+
+@pytest.mark.parametrize(
+    ("prefer", "told"),
+    [
+        (lambda call: call.dims["b"] > 1, "prefer.. raised KeyError: 'b'"),
+        (lambda call: True, "prefer.. must be a string or None, found True"),
+    ],
+)
+def test_a_preference_that_is_wrong_names_the_spec_where_it_is_asked(prefer, told):
+    kernels = [(kernel_with(prefer=prefer), ["plain"])]
+    assert all(d.taken for d in decide(kernels, CALL))
+    with pytest.raises(SpecError, match=rf"spec\.py.*{told}"):
+        list(decide(kernels, CALL, batch_invariant=False))
 
 
 def test_an_argument_that_is_bound_to_nothing_names_the_spec():
