@@ -6,12 +6,13 @@ HEADS_PER_BLOCK = 64
 _DEFAULT_BLOCKS = 132  # where no device is known
 _MOST_ROW_STRIDE_ELEMS = (2**32 - 1) // 2
 
-# With one query a row it takes as long for any batch that is one wave: 20.4 us for 8 rows of 64
-# heads and 21.4 for 64, topk 640, on an H200 (docs/results/paged_decode-by-prefill-h200.json). The
-# decode kernel, whose blocks have 32 heads, takes 14.4 and 38.2; from 50 pairs of a row and 32
-# heads on it is `serial`, which takes 36 for 16 pairs already. 64 pairs, 32 rows of 64 heads, lie
-# between what was measured: interpolated. Of topk only those stand with 640 that the decode kernel
-# cuts into the same parts; of others nothing was measured, and none is assumed to be faster.
+# With one query a row a block has a row and 64 heads, and one wave of them takes about as long
+# however many they are: 20.4 us for 8 rows of 64 heads, 21.4 for 64, topk 640, on an H200
+# (docs/results/paged_decode-by-prefill-h200.json). The decode kernel, whose blocks have 32 heads,
+# takes 14.4 and 38.2. 64 pairs of a row and 32 heads, 32 rows of 64 heads, lie between the two and
+# are interpolated: the decode kernel is its `serial` from 50 pairs on, which takes 36 us for 16.
+# Of topk those stand with 640 that the decode kernel cuts into the same parts; of others nothing
+# was measured, and they stay with it.
 _DECODE_HEADS_PER_BLOCK = 32
 _FEWEST_PAIRS = 64
 _MEASURED_TOPK = range(513, 641)
