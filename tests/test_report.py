@@ -391,6 +391,21 @@ def test_results_of_two_gpus_make_one_table_with_a_gpu_column(tmp_path, run_cli)
     assert "NVIDIA B200" in rows[1]
 
 
+def test_runs_of_one_case_by_several_methods_are_told_apart(tmp_path, run_cli):
+    warm = replace(SEED2, mode=replace(SEED2.mode, protocol="seed2", l2="warm"))
+    cold = replace(SEED2, mode=replace(SEED2.mode, protocol="sparsekit", l2="cold"))
+    for name, one in (("warm", warm), ("cold", cold)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(bench_data(one)))
+    for section in ("times", "rates", "overview"):
+        page = run_cli(
+            "report", "warm.json", "cold.json", "--section", section, cwd=tmp_path
+        ).stdout
+        assert "| b1_r128_d512 (seed2, L2 warm) " in page
+        assert "| b1_r128_d512 (sparsekit, L2 cold) " in page
+    page = run_cli("report", "warm.json", "cold.json", "--format", "html", cwd=tmp_path).stdout
+    assert "<h3>gated_pool b1_r128_d512 (seed2, L2 warm)</h3>" in page
+
+
 def test_only_the_candidates_that_are_asked_for(files, run_cli):
     page = run_cli("report", "bench.json", "--section", "times", "--candidate", "plain@*",
                    cwd=files).stdout  # fmt: skip
