@@ -86,14 +86,35 @@ def test_figures_come_from_the_stored_results(run_cli):
 
 def test_nothing_stored_failed():
     folder = ROOT / "docs" / "results"
-    files = [*folder.glob("verify-*.json"), *folder.glob("bitwise-*.json")]
-    assert len(files) == 6
+    files = [
+        f for kind in ("verify-*", "bitwise-*", "*-bits-*") for f in folder.glob(f"{kind}.json")
+    ]
+    assert len(files) == 11
     for file in files:
         results = json.loads(file.read_text())["results"]
         assert [r for r in results if r["ok"] is False] == []
         assert any(r["ok"] for r in results)
-    findings = json.loads((ROOT / "docs" / "results" / "sanitizer-h200.json").read_text())
-    assert all(f["ok"] for f in findings["findings"])
+    for name in ("sanitizer", "control"):
+        findings = json.loads((folder / f"{name}-h200.json").read_text())["findings"]
+        assert findings
+        assert all(f["ok"] for f in findings)
+
+
+def test_the_seeds_bits_are_all_there():
+    """Seed 1's 32 layouts; seed 2's 19 shapes and 24 edge cases, each variant under each Triton."""
+    folder = ROOT / "docs" / "results"
+    layouts = {r["case"] for r in results_of(folder / "seed1-bits-h200.json")}
+    assert len(layouts) == 32
+    across = results_of(folder / "seed2-across-bits-h200.json")
+    assert len({(r["op"], r["case"]) for r in across}) == 19 + 24
+    new = [r for r in results_of(folder / "seed2-bits-h200.json") if ":plain" in r["against"]]
+    assert len({(r["op"], r["case"]) for r in new}) == 19 + 24
+    for result in (*across, *new):
+        assert result["ok"], result["case"]
+
+
+def results_of(file) -> list[dict]:
+    return json.loads(file.read_text())["results"]
 
 
 def test_no_placeholder_is_left():

@@ -391,6 +391,32 @@ def test_results_of_two_gpus_make_one_table_with_a_gpu_column(tmp_path, run_cli)
     assert "NVIDIA B200" in rows[1]
 
 
+def test_runs_of_one_case_by_several_methods_are_told_apart(tmp_path, run_cli):
+    warm = replace(SEED2, mode=replace(SEED2.mode, protocol="seed2", l2="warm"))
+    cold = replace(SEED2, mode=replace(SEED2.mode, protocol="sparsekit", l2="cold"))
+    for name, one in (("warm", warm), ("cold", cold)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(bench_data(one)))
+    for section in ("times", "rates", "overview"):
+        page = run_cli(
+            "report", "warm.json", "cold.json", "--section", section, cwd=tmp_path
+        ).stdout
+        assert "| b1_r128_d512 (seed2, L2 warm) " in page
+        assert "| b1_r128_d512 (sparsekit, L2 cold) " in page
+    page = run_cli("report", "warm.json", "cold.json", "--format", "html", cwd=tmp_path).stdout
+    assert "<h3>gated_pool b1_r128_d512 (seed2, L2 warm)</h3>" in page
+
+
+def test_only_the_candidates_that_are_asked_for(files, run_cli):
+    page = run_cli("report", "bench.json", "--section", "times", "--candidate", "plain@*",
+                   cwd=files).stdout  # fmt: skip
+    assert "21.09 us" in page
+    assert "36.89 us" in page
+    assert "unroll2" not in page
+    done = run_cli("report", "bench.json", "--section", "overview", "--candidate", "no", cwd=files)
+    assert done.returncode == 2
+    assert "nothing of what was asked for" in done.stderr
+
+
 def test_a_page_that_is_too_long_for_github_leaves_out_and_says_so(tmp_path, run_cli):
     many = [replace(SEED2, case=f"case_{i}") for i in range(120)]
     (tmp_path / "many.json").write_text(json.dumps(bench_data(*many)))
@@ -525,6 +551,12 @@ def test_a_result_that_changes_is_seen(files):
     page.write_text(MARKED)
     page.write_text(updated(page, files))
     assert [b.first_difference for b in blocks_in(page, files)] == [None]
+    page.write_text(MARKED.replace("overview", "overview --candidate '*@3.6'"))
+    (block,) = blocks_in(page, files)
+    assert "plain@3.6 21.09 us, unroll2@3.6 17.03 us" in block.derived
+    assert "3.8" not in block.derived
+    page.write_text(MARKED)
+    page.write_text(updated(page, files))
     changed = replace(SEED2, timings=(replace(SEED2.timings[0], time_s=1.0), *SEED2.timings[1:]))
     (files / "bench.json").write_text(json.dumps(bench_data(changed)))
     assert [b.first_difference is None for b in blocks_in(page, files)] == [False]

@@ -81,6 +81,6 @@ KERNEL = Kernel(
     instances=instances(),
     launches=launches,
     reject=reject,
-    proven_on=(),
+    proven_on=("9.0",),
     made_for=f"D of at most {_MOST_COLUMNS}",
 )

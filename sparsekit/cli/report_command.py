@@ -36,6 +36,8 @@ _MARKED = ("README.md", "docs/**/*.md", "kernels_*/*/README.md")
               help="Only these, in this order; repeatable.")  # fmt: skip
 @click.option("--op", metavar="GLOB", help="Only results of this op.")
 @click.option("--case", "cases", metavar="GLOB", multiple=True, help="Only these; repeatable.")
+@click.option("--candidate", "candidates", metavar="GLOB", multiple=True,
+              help="Only these of what bench timed, by label; repeatable.")  # fmt: skip
 @click.option("--title", default="Results", show_default=True, help="The page's title in HTML.")
 @click.option("--check", is_flag=True, help="Make the marked tables again; exit 1 on a difference.")
 @click.option("--update", is_flag=True, help="Write the marked tables again.")
@@ -44,8 +46,8 @@ _MARKED = ("README.md", "docs/**/*.md", "kernels_*/*/README.md")
 @click.pass_context
 def command(
     ctx: click.Context, files: tuple[Path, ...], form: str, sections: tuple[str, ...],
-    op: str | None, cases: tuple[str, ...], title: str, check: bool, update: bool,
-    output: Path | None,
+    op: str | None, cases: tuple[str, ...], candidates: tuple[str, ...], title: str, check: bool,
+    update: bool, output: Path | None,
 ) -> None:  # fmt: skip
     """One page from result files, for a pull request.
 
@@ -68,7 +70,7 @@ def command(
     if not files:
         raise UsageError("name at least one result file, or give --check")
     stored = [read_stored(file) for file in files]
-    wanted = Wanted(op, cases)
+    wanted = Wanted(op, cases, candidates)
     text = (
         _html(title, sections or PAGE, stored, wanted)
         if form == "html"
@@ -97,7 +99,7 @@ def _markdown(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) ->
         if fewer is None:
             raise UsageError(
                 f"the page has {len(text)} characters and GitHub takes {GITHUB_CHARACTERS}; "
-                "narrow it with --section, --op or --case"
+                "narrow it with --section, --op, --case or --candidate"
             )
         left_out += [n for n in names if n not in fewer]
         names = fewer

@@ -44,6 +44,21 @@ def bench_parts(data: Mapping[str, Any], results: Sequence[BenchResult]) -> tupl
     return tuple(parts)
 
 
+def case_names(results: Sequence[BenchResult]) -> list[str]:
+    """Each result's case; with how it was timed where one GPU timed it in several ways."""
+    ways: dict[tuple[str, str, str], set[str]] = {}
+    for r in results:
+        ways.setdefault((r.gpu, r.op, r.case), set()).add(_way(r))
+    return [
+        f"{r.case} ({_way(r)})" if len(ways[r.gpu, r.op, r.case]) > 1 else r.case for r in results
+    ]
+
+
+def _way(result: BenchResult) -> str:
+    mode = result.mode
+    return f"{mode.protocol}, L2 {mode.l2}" if mode else "not timed"
+
+
 def times_table(results: Sequence[BenchResult], title: str) -> Table:
     """Rows cases, a column per candidate, then its ratio to the base with the verdict.
 
@@ -60,11 +75,11 @@ def times_table(results: Sequence[BenchResult], title: str) -> Table:
     columns = ("case", *(["GPU"] if several else []), *names, *ratios)
     rows: list[tuple[Cell, ...]] = [
         (
-            r.case, *([r.gpu] if several else []),
+            case, *([r.gpu] if several else []),
             *(_time_cell(_timing(r, x)) for x in labels),
             *(_ratio_cell(_timing(r, x)) for x in compared),
         )
-        for r in results
+        for r, case in zip(results, case_names(results), strict=True)
     ]  # fmt: skip
     return Table(title, columns, rows, frozenset({*names, *ratios}))
 
@@ -76,10 +91,10 @@ def rates_table(results: Sequence[BenchResult], title: str) -> Table:
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (
-            r.case, t.label, t.toolchain, _rate(t.tflops), _percent(t.matmul_share),
+            case, t.label, t.toolchain, _rate(t.tflops), _percent(t.matmul_share),
             _rate(t.gbps), _percent(t.copy_share), t.same_bits,
         )
-        for r in results
+        for r, case in zip(results, case_names(results), strict=True)
         for t in r.timings
         if t.time_s is not None
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from html import escape
 
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
+from sparsekit.report.bench import case_names
 from sparsekit.report.document import Lines, Table, cell_text
 from sparsekit.report.plots import STYLE, Point, colors, distribution, roofline
 
@@ -39,14 +40,15 @@ def render_html(
     and, with bytes as counted, of what was profiled; without ceilings there is none."""
     body = [f"<h1>{escape(title)}</h1>"]
     body += [_table(p) if isinstance(p, Table) else _lines(p) for p in parts]
-    plots = [(r, distribution(r)) for r in results]
+    named = list(zip(results, case_names(results), strict=True))
+    plots = [(f"{r.op} {case}", distribution(r)) for r, case in named]
     if any(plot for _, plot in plots):
         body.append("<h2>Samples</h2>")
-        body += [f"<h3>{escape(r.op)} {escape(r.case)}</h3>{p}" for r, p in plots if p]
+        body += [f"<h3>{escape(name)}</h3>{p}" for name, p in plots if p]
     if ceilings:
         points = [
-            Point(f"{r.case} {t.label}", r.flop / r.bytes, t.tflops, r.op)
-            for r in results
+            Point(f"{case} {t.label}", r.flop / r.bytes, t.tflops, r.op)
+            for r, case in named
             for t in r.timings
             if r.flop and r.bytes and t.tflops
         ]

@@ -91,7 +91,9 @@ def derived(order: str, root: Path, where: str) -> str:
 
 def _parsed(order: str, where: str) -> tuple[list[str], list[str], Wanted]:
     """Files, sections, and what of them, from a marker's words."""
-    options: dict[str, list[str]] = {"--section": [], "--op": [], "--case": []}
+    options: dict[str, list[str]] = {
+        "--section": [], "--op": [], "--case": [], "--candidate": [],
+    }  # fmt: skip
     files: list[str] = []
     words = iter(shlex.split(order))
     for word in words:
@@ -107,7 +109,8 @@ def _parsed(order: str, where: str) -> tuple[list[str], list[str], Wanted]:
     if not files or not options["--section"]:
         raise UsageError(f"{where}: a marker names result files and at least one --section")
     op = options["--op"][-1] if options["--op"] else None
-    return files, options["--section"], Wanted(op, tuple(options["--case"]))
+    wanted = Wanted(op, tuple(options["--case"]), tuple(options["--candidate"]))
+    return files, options["--section"], wanted
 
 
 def _read(file: Path) -> str:

@@ -10,7 +10,13 @@ from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult
 from sparsekit.model.results import FLOAT64
 from sparsekit.report.accuracy import accuracy_of
-from sparsekit.report.bench import conditions_table, rates_table, short_label, times_table
+from sparsekit.report.bench import (
+    case_names,
+    conditions_table,
+    rates_table,
+    short_label,
+    times_table,
+)
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.emulation import emulated_parts
 from sparsekit.report.on_gpu import control, emulator, rows, tried
@@ -145,7 +151,8 @@ def overview(stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
     several = len({r.op for r in results}) > 1
     columns = (*(["op"] if several else []), "case", "times", "TFLOP/s")
     rows: list[tuple[Cell, ...]] = [
-        (*([r.op] if several else []), r.case, _times(r), _best_rate(r)) for r in results
+        (*([r.op] if several else []), case, _times(r), _best_rate(r))
+        for r, case in zip(results, case_names(results), strict=True)
     ]
     return [Table("", columns, rows, frozenset({"TFLOP/s"}))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +47,26 @@ class Stored:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of the files is asked for. op, cases: patterns; None means all."""
+    """What of the files is asked for. op, cases, and candidates of bench by label: patterns; none
+    means all."""
 
     op: str | None = None
     cases: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
 
     def takes(self, op: str, case: str) -> bool:
         if self.op is not None and not fnmatchcase(op, self.op):
             return False
-        return not self.cases or any(fnmatchcase(case, pattern) for pattern in self.cases)
+        return _matches(case, self.cases)
+
+    def only(self, result: BenchResult) -> BenchResult:
+        """The result with the wanted candidates alone."""
+        taken = tuple(t for t in result.timings if _matches(t.label, self.candidates))
+        return replace(result, timings=taken)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def read_stored(file: Path, name: str | None = None) -> Stored:
@@ -79,7 +90,8 @@ def of_kind(stored: Sequence[Stored], kind: str) -> list[Stored]:
 
 def bench_results(stored: Sequence[Stored], wanted: Wanted) -> list[BenchResult]:
     """Every timed case that is wanted, those of one case together, whatever file they are from."""
-    found = list(_results(of_kind(stored, "bench"), BenchResult.from_json, wanted))
+    read = _results(of_kind(stored, "bench"), BenchResult.from_json, wanted)
+    found = [wanted.only(result) for result in read]
     order = {key: number for number, key in enumerate(dict.fromkeys((r.op, r.case) for r in found))}
     return sorted(found, key=lambda r: order[r.op, r.case])
 

@@ -279,7 +279,7 @@ def test_tiny_weights_flush_or_stay_but_never_poison(prefill):
     i["indices"] = torch.tensor([[[0, 1]]], device=CUDA, dtype=torch.int32)
     out, _, lse = prefill(**{**i, "sm_scale": 1.0})
     assert torch.equal(out[0, 0], i["kv"][0, 0])
-    assert float(lse) == 92.0
+    assert abs(float(lse) - 92.0) <= 2**-17  # a unit in the last place of 92
 
 
 def test_gated_pool_window_by_window(pool):
