@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,22 +23,32 @@ from sparsekit.cli.options import (
     settings_option,
 )
 from sparsekit.cli.progress import shown
+from sparsekit.cli.selection import changed_case
 from sparsekit.cli.session import open_session
 from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, ContextLostError, GpuError, UsageError
 from sparsekit.model.bench import BenchResult
 from sparsekit.model.call import Device
-from sparsekit.model.op import TAGS, Op
+from sparsekit.model.op import TAGS, Case, Op
 from sparsekit.report.bench import bench_document
 from sparsekit.report.document import Document
 from sparsekit.runtime.environment import environment
 from sparsekit.runtime.nvml import Watch
 
 if TYPE_CHECKING:
+    from sparsekit.check.workload import Workload
     from sparsekit.measure.bench import Setup
     from sparsekit.measure.condition import Condition
     from sparsekit.measure.contender import Contender
 
+    Group = tuple[Op, list[Contender]]
+
 _PROTOCOLS = ("sparsekit", "seed1", "seed2")
+
+
+def _a_number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if math.isnan(value):
+        raise click.BadParameter("it is no number")
+    return value
 
 
 @click.command()
@@ -51,14 +62,16 @@ _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 @inputs_option
 @settings_option
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds, each with every candidate.")
-@click.option("--l2", type=click.Choice(["cold", "warm"]), default="cold", show_default=True,
-              help="Flush inputs out of L2 before each sample, or leave it as it is.")  # fmt: skip
+@click.option("--l2", type=click.Choice(["cold", "warm"]),
+              help="Flush inputs out of L2 before each sample, or leave it as it is "
+              "[default: cold].")  # fmt: skip
 @click.option("--protocol", "protocol_name", type=click.Choice(_PROTOCOLS), default="sparsekit",
               show_default=True, help="How samples become a time.")  # fmt: skip
 @click.option("--margin", type=click.FloatRange(min=0, max=1), default=0.01, show_default=True,
-              help="Differences within it count as the same.")  # fmt: skip
+              callback=_a_number, help="Differences within it count as the same.")  # fmt: skip
 @click.option("--fail-if", "conditions", metavar="CONDITION", multiple=True,
-              help="Exit 1 when a timing meets it, as in 'ratio>1.02'; repeatable.")  # fmt: skip
+              help="Exit 1 when a timing meets it, as in 'ratio>1.02', or nobody can tell; "
+              "repeatable.")  # fmt: skip
 @gpu_option
 @batch_invariant_option
 @build_option
@@ -68,7 +81,7 @@ _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 def command(
     ctx: click.Context, references: tuple[str, ...], against: tuple[str, ...],
     patterns: tuple[str, ...], tags: tuple[str, ...], inputs_file: Path | None,
-    settings: dict[str, str], rounds: int | None, l2: str, protocol_name: str,
+    settings: dict[str, str], rounds: int | None, l2: str | None, protocol_name: str,
     margin: float, conditions: tuple[str, ...], device: str,
     batch_invariant: bool, build: bool, kernel_dirs: tuple[Path, ...], cache_dir: Path | None,
     form: str, output: Path | None,
@@ -91,27 +104,34 @@ def command(
     groups = contenders_of(
         session, references, against, build=build, batch_invariant=batch_invariant
     )
-    if rounds is not None and protocol_name != "sparsekit":
-        raise UsageError(f"--rounds does not go with --protocol {protocol_name}, which has its own")
-    if inputs_file is not None and len(groups) != 1:
-        raise UsageError("--inputs holds the tensors of one op; name it")
-
+    for option, given in (("--rounds", rounds), ("--l2", l2)):
+        if given is not None and protocol_name != "sparsekit":
+            raise UsageError(
+                f"{option} does not go with --protocol {protocol_name}, which has its own"
+            )
     from sparsekit.measure.condition import parse_condition
 
     wanted = [parse_condition(text) for text in conditions]
+    if inputs_file is None:
+        chosen = _chosen(groups, patterns, tags or ("perf",), settings)
+    elif patterns or tags or len(groups) != 1:
+        raise UsageError("--inputs holds the tensors of one op: name it, and no --case or --tag")
     torch_device, gpu = gpu_of(device, or_cpu=False)
+    workload = (
+        _workload_of(groups[0][0], inputs_file, settings, torch_device) if inputs_file else None
+    )
     watch = Watch(gpu.pci_bus_id)
     if watch.problem:
         say(watch.problem)
-    setup = _setup(torch_device, watch, protocol_name, rounds, l2, margin)
+    setup = _setup(torch_device, watch, protocol_name, rounds, l2 or "cold", margin)
+    setup = replace(setup, base_is_named=bool(against))
     run = _Run(torch_device, gpu, watch, setup, output, form)
-    if inputs_file is not None:
-        steps, total = run.on_file(*groups[0], inputs_file, settings), 1
+    if workload is not None:
+        steps, total = run.on_workload(workload, groups[0][1]), 1
     else:
-        steps, total = run.on_cases(groups, patterns, tags or ("perf",))
+        steps, total = run.on_cases(chosen), sum(len(cases) for _, _, cases in chosen)
     lost = run.collect(shown(steps, total, "timing"))
-    if output is None or not run.results:
-        emit(run.document(), form, output)
+    run.finish(partial=lost is not None)
     if lost is not None:
         raise lost
     ctx.exit(_exit_code(run.results, wanted))
@@ -122,15 +142,38 @@ def _exit_code(results: Sequence[BenchResult], conditions: Sequence[Condition]) 
     if any(t.problem and not t.samples_s for t in timings):
         say("a candidate failed; see its problem in the result")
         return GpuError.exit_code
-    met = [(t, c) for t in timings for c in conditions if c.holds(t)]
-    for timing, condition in met:
-        say(f"{condition} holds for {timing.label}")
-    if met or any(t.problem for t in timings):
-        return EXIT_CHECK_FAILED
     if not timings:
         say("nothing was timed")
         return UsageError.exit_code
-    return EXIT_OK
+
+    from sparsekit.measure.condition import objections
+
+    told = objections(results, conditions)
+    for line in told:
+        say(line)
+    return EXIT_CHECK_FAILED if told or any(t.problem for t in timings) else EXIT_OK
+
+
+def _chosen(
+    groups: Sequence[Group], patterns: tuple[str, ...], tags: Sequence[str],
+    settings: dict[str, str],
+) -> list[tuple[Op, Sequence[Contender], list[Case]]]:  # fmt: skip
+    """The cases of each op, with `--set` applied; without patterns of those ops that have some."""
+    from sparsekit.check.campaign import chosen_cases
+
+    having = [g for g in groups if patterns or any(set(c.tags) & set(tags) for c in g[0].cases)]
+    return [
+        (op, own, [changed_case(op, c, settings) for c in chosen_cases(op, patterns, tags)])
+        for op, own in having or groups
+    ]
+
+
+def _workload_of(op: Op, file: Path, scalars: dict[str, str], device: Any) -> Workload:
+    from sparsekit.check.files import load_inputs
+    from sparsekit.check.workload import user_workload
+
+    inputs, digest = load_inputs(file, op, scalars, device)
+    return user_workload(op, inputs, f"{file.name}:{digest[:12]}", device)
 
 
 def _setup(
@@ -163,49 +206,40 @@ class _Run:
         self.results: list[BenchResult] = []
 
     def on_cases(
-        self, groups: Sequence[tuple[Op, Sequence[Contender]]], patterns: tuple[str, ...],
-        tags: Sequence[str],
-    ) -> tuple[Iterator[BenchResult], int]:  # fmt: skip
-        from sparsekit.check.campaign import chosen_cases
-
-        having = [g for g in groups if patterns or any(set(c.tags) & set(tags) for c in g[0].cases)]
-        chosen = [(op, own, chosen_cases(op, patterns, tags)) for op, own in having or groups]
-
-        def steps() -> Iterator[BenchResult]:
-            for op, contenders, cases in chosen:
-                yield from self._engine.bench_cases(
-                    op, contenders, cases, self._device, self._gpu.name, self._setup
-                )
-
-        return steps(), sum(len(cases) for _, _, cases in chosen)
-
-    def on_file(
-        self, op: Op, contenders: Sequence[Contender], file: Path, scalars: dict[str, str]
+        self, chosen: Sequence[tuple[Op, Sequence[Contender], Sequence[Case]]]
     ) -> Iterator[BenchResult]:
-        from sparsekit.check.files import load_inputs
-        from sparsekit.check.workload import user_workload
+        for op, contenders, cases in chosen:
+            yield from self._engine.bench_cases(
+                op, contenders, cases, self._device, self._gpu.name, self._setup
+            )
 
-        inputs, digest = load_inputs(file, op, scalars, self._device)
-        workload = user_workload(op, inputs, f"{file.name}:{digest[:12]}", self._device)
+    def on_workload(
+        self, workload: Workload, contenders: Sequence[Contender]
+    ) -> Iterator[BenchResult]:
         yield self._engine.bench_workload(workload, contenders, self._gpu.name, self._setup)
 
-    def collect(self, steps: Iterator[BenchResult]) -> ContextLostError | None:
-        """Take the results, writing after each; the fault where a kernel's ended the run."""
+    def collect(self, steps: Iterator[BenchResult]) -> ContextLostError | KeyboardInterrupt | None:
+        """Take the results, writing after each; what ended the run before its end."""
         try:
             for result in steps:
                 self.results.append(result)
                 if self._output is not None:
-                    emit(self.document(), self._form, self._output)
-        except ContextLostError as error:
+                    emit(self._document(partial=True), self._form, self._output)
+        except (ContextLostError, KeyboardInterrupt) as error:
             return error
         return None
 
-    def document(self) -> Document:
+    def finish(self, *, partial: bool) -> None:
+        """Tell all results; nothing is written over where there is none."""
+        if self.results or not partial:
+            emit(self._document(partial=partial), self._form, self._output)
+
+    def _document(self, *, partial: bool) -> Document:
         setup = self._setup
         told = {
             **self._environment, "others": list(self._watch.others()), "watch": self._watch.problem
         }  # fmt: skip
         return bench_document(
             self.results, told, protocol=setup.protocol.name, said=setup.protocol.said,
-            margin=setup.margin, ceilings=setup.ceilings,
+            margin=setup.margin, ceilings=setup.ceilings, partial=partial,
         )  # fmt: skip

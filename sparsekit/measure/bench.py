@@ -39,7 +39,8 @@ _MOST_COPY_BYTES = 16 << 30
 @dataclass(frozen=True)
 class Setup:
     """What holds for every case. l2: cold or warm, where the protocol leaves it open. margin: of
-    what counts as the same, 0.01 for 1 %. watch: a reading of the device."""
+    what counts as the same, 0.01 for 1 %. watch: a reading of the device. base_is_named: ratios
+    are to the first contender or there are none; else to the first that takes the case."""
 
     timer: Timer
     watch: Watch
@@ -47,6 +48,7 @@ class Setup:
     l2: str = "cold"
     margin: float = 0.01
     ceilings: Ceilings | None = None
+    base_is_named: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def bench_cases(
     op: Op, contenders: Sequence[Contender], cases: Iterable[Case], device: torch.device,
     gpu_name: str, setup: Setup,
 ) -> Iterator[BenchResult]:  # fmt: skip
-    """A result per case. Ratios are to the first contender."""
+    """A result per case."""
     reference = load_reference(op)
     for case in cases:
         try:
@@ -79,9 +81,13 @@ def bench_workload(
     told: list[str] = []
     failed: list[Timing] = []
     entered = _enter(workload, contenders, told, failed)
+    base = entered[0].contender.label if entered else None
+    if setup.base_is_named and base not in (None, contenders[0].label):
+        told.append(f"no ratios: {contenders[0].label}, which they are to, did not run")
+        base = None
     work = workload.work()
     result = BenchResult(
-        workload.op.name, workload.name, gpu_name, entered[0].contender.label if entered else None,
+        workload.op.name, workload.name, gpu_name, base,
         flop=work.flop if work else None, bytes=work.bytes if work else None,
         timings=tuple(failed), cautions=tuple(told),
     )  # fmt: skip
@@ -108,11 +114,17 @@ def bench_workload(
         _unchanged(workload, entry, timing)
         for entry, timing in zip(entered, summary.timings, strict=True)
     ]
+    if base is None:
+        timings = [_without_ratio(timing) for timing in timings]
     return replace(
         result, mode=mode, timings=(*timings, *failed), control=summary.control,
         control_interval=summary.control_interval, readings=samples.readings,
         discarded=samples.discarded, cautions=(*told, *cautions(samples)),
     )  # fmt: skip
+
+
+def _without_ratio(timing: Timing) -> Timing:
+    return replace(timing, ratio=None, ratio_interval=None, verdict=None, same_bits=None)
 
 
 def _enter(

@@ -104,7 +104,7 @@ class CallableContender:
                 return self.function(**arguments)
         except SparsekitError:
             raise
-        except Exception as error:  # whatever somebody else's function raises
+        except (Exception, SystemExit) as error:  # whatever somebody else's function raises
             told = f"{type(error).__name__}: {first_line(error)}"
             raise GpuError(f"{self.label} raised {told}") from error
 
@@ -116,8 +116,9 @@ def callable_contender(text: str, op: Op) -> CallableContender:
         raise UsageError(f"{text!r}: expected py:package.module:function")
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{text!r}: {error}; it must be installed for this Python") from error
+    except (Exception, SystemExit) as error:  # whatever somebody else's module raises
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise UsageError(f"{text!r}: {told}; it must be installed for this Python") from error
     if not callable(found):
         raise UsageError(f"{text!r} is a {type(found).__name__}, not a function")
     return CallableContender(text, op, found)

@@ -27,11 +27,13 @@ def interval_of(samples: Any, figure: Figure, seed: int = 0) -> Interval | None:
 
 
 def ratio_interval_of(samples: Any, base: Any, figure: Figure) -> Interval | None:
-    """The 99 % interval of the ratio of the figures; both [rounds, iterations], paired."""
+    """The 99 % interval of the ratio of the figures; both [rounds, iterations], paired. None with
+    too few samples, or where a draw of the base comes to 0."""
     if samples.size < LEAST_SAMPLES:
         return None
     draws = _draws(samples.shape)
-    return _percentiles(figure(_resampled(samples, draws)) / figure(_resampled(base, draws)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # a base of 0 is no base
+        return _percentiles(figure(_resampled(samples, draws)) / figure(_resampled(base, draws)))
 
 
 def _draws(shape: tuple[int, int], seed: int = 0) -> Any:
@@ -48,7 +50,9 @@ def _resampled(samples: Any, draws: Any) -> Any:
     return samples.reshape(-1)[draws]
 
 
-def _percentiles(figures: Any) -> Interval:
+def _percentiles(figures: Any) -> Interval | None:
+    if not np.isfinite(figures).all():
+        return None
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(figures, (tail, 1 - tail))
     return Interval(float(low), float(high))

@@ -42,18 +42,19 @@ def summarise(
     arrays = [np.array(rounds, dtype=np.float64) for rounds in samples.seconds]
     ratio_of_control: float | None = None
     control_interval: Interval | None = None
-    if control is not None and arrays[control].size:
+    told_apart = _above(arrays[base], resolution_s)
+    if control is not None and told_apart and _above(arrays[control], resolution_s):
         ratio_of_control = _ratio(arrays[control], arrays[base], protocol)
         control_interval = ratio_interval_of(arrays[control], arrays[base], protocol.figure)
     floor = noise_floor(control_interval)
-    if _above(arrays[base], resolution_s):
+    if told_apart:
         # two times cannot be told apart below a step of the timer
         floor = max(floor, resolution_s / float(protocol.figure(arrays[base])))
     found = []
     for place, timing in enumerate(timings):
         rounds = samples.seconds[place]
         timed = _timed(replace(timing, samples_s=rounds), arrays[place], protocol, resolution_s)
-        if place != base and timed.time_s is not None and _above(arrays[base], resolution_s):
+        if place != base and timed.time_s is not None and told_apart:
             interval = ratio_interval_of(arrays[place], arrays[base], protocol.figure)
             timed = replace(
                 timed, ratio=_ratio(arrays[place], arrays[base], protocol),

@@ -13,11 +13,12 @@ from sparsekit.report.units import format_time
 
 def bench_document(
     results: Sequence[BenchResult], environment: Mapping[str, Any], *, protocol: str, said: str,
-    margin: float, ceilings: Ceilings | None,
+    margin: float, ceilings: Ceilings | None, partial: bool = False,
 ) -> Document:  # fmt: skip
     """A table of times and one of rates per op, the conditions, and every problem in full.
 
-    said: the protocol in words. margin: of what counts as the same, 0.01 for 1 %.
+    said: the protocol in words. margin: of what counts as the same, 0.01 for 1 %. partial: cases
+    are still to come, or never came.
     """
     data = {
         "schema": 1, "kind": "bench", "environment": dict(environment), "protocol": protocol,
@@ -25,6 +26,8 @@ def bench_document(
         "ceilings": asdict(ceilings) if ceilings else None,
         "results": [r.to_json() for r in results],
     }  # fmt: skip
+    if partial:
+        data["partial"] = True
     return Document(data, bench_parts(data, results))
 
 
@@ -188,6 +191,8 @@ def _skipped(results: Sequence[BenchResult]) -> list[str]:
 
 def _footer(data: Mapping[str, Any]) -> list[str]:
     told = [f"on {data['environment'].get('gpu')}; {data['said']}; intervals are 99 % bootstraps"]
+    if data.get("partial"):
+        told.append("not whole: the run was ended before its last case")
     if ceilings := data["ceilings"]:
         told.append(
             f"ceilings in this run: bf16 matmul {ceilings['matmul_tflops']:.0f} TFLOP/s, copy "

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sparsekit.errors import UsageError
-from sparsekit.measure.condition import parse_condition
+from sparsekit.measure.condition import objections, parse_condition
 from sparsekit.measure.engine import cautions, take_samples
 from sparsekit.measure.protocol import PROTOCOLS, best_median, median, median_of_medians
 from sparsekit.measure.schedule import balanced_orders
@@ -217,15 +217,26 @@ def test_the_seeds_figures():
 
 
 @pytest.mark.parametrize(
-    ("text", "holds"),
-    [("ratio>1.02", True), ("ratio>1.1", False), ("time_us <= 1000", True), ("ratio_low>1", True),
-     ("tflops<1e-9", False), ("gbps>0", False)],
+    ("text", "told"),
+    [("ratio>1.02", "holds for a on c: 1.05"), ("ratio>1.1", None),
+     ("time_us <= 1000", "holds for a on c: 1000"), ("ratio_low>1", "holds for a on c: 1.04"),
+     ("tflops<1e-9", None), ("gbps>0", "cannot be checked for a on c: no gbps was measured")],
 )  # fmt: skip
-def test_conditions(text, holds):
+def test_conditions(text, told):
     timing = Timing(
         "a", "k", "v", time_s=1e-3, ratio=1.05, ratio_interval=Interval(1.04, 1.06), tflops=1.0
     )
-    assert parse_condition(text).holds(timing) is holds
+    base = Timing("base", "k", "v", time_s=2e-3, tflops=1.0, gbps=1.0)
+    result = BenchResult("op", "c", "GPU", "base", timings=(base, timing))
+    found = [line for line in parse_condition(text).against(result) if " base on" not in line]
+    assert [told in line for line in found] == [True] if told else found == []
+
+
+def test_a_case_that_was_skipped_meets_no_condition_and_passes_none():
+    skipped = BenchResult("op", "c", "GPU", None, reason="it does not fit")
+    assert objections([skipped], [parse_condition("ratio>2")]) == [
+        "ratio>2 cannot be checked on c: it does not fit"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "ratio", "ratio=1", "speed>1", "ratio>fast", "ratio>1e"])
