@@ -338,7 +338,8 @@ def test_entries_of_a_cubin_share_its_library(library):
 
 
 def test_the_device_of_the_tensors_decides_the_arch(call, store):
-    _, calls = call(env={"STUB_DEVICES": "9.0 12.0"}, device=1)
+    answer, calls = call(env={"STUB_DEVICES": "9.0 12.0"}, device=1)
+    assert answer["entered"] == [1, -1]  # its device is current for the launch, and no longer
     (launched,) = launches(calls)
     assert launched["shared"] == 512
     archs = {

@@ -35,7 +35,15 @@ def main(request: dict) -> None:
     device = Device(request.get("device", 0))
     operator_module._device = lambda op, arguments, kind: device
     tensors.initialise = lambda index: None
-    tensors.current = lambda device: contextlib.nullcontext()
+    entered: list[int] = []
+
+    @contextlib.contextmanager
+    def current(device):
+        entered.append(device.index)
+        yield
+        entered.append(-1)
+
+    tensors.current = current
     tensors.capturing = lambda: False
     tensors.stream_of = lambda device: STREAM
     tensors.empty = lambda shape, dtype, device: torch.empty(shape, dtype=tensors.dtype_of(dtype))
@@ -57,7 +65,8 @@ def main(request: dict) -> None:
         ):
             device.index = index
             out = operator(x, alpha=1.5)
-        print(json.dumps({"x": x.data_ptr(), "out": out.data_ptr(), "shape": list(out.shape)}))
+        places = {"x": x.data_ptr(), "out": out.data_ptr(), "shape": list(out.shape)}
+        print(json.dumps({**places, "entered": entered}))
     except SparsekitError as error:
         kinds = [k.__name__ for k in type(error).__mro__]
         print(json.dumps({"error": str(error), "kinds": kinds}))
