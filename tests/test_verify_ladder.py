@@ -147,12 +147,75 @@ def test_a_case_that_the_golden_file_lacks_is_skipped_with_the_reason(tmp_path):
     assert "holds no digests of k:v new" in result.reason
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", json.dumps({"kind": "bench", "schema": 1})])
-def test_a_file_that_is_no_golden_file(tmp_path, text):
+def test_the_toolchain_is_no_part_of_a_golden_name(tmp_path):
+    """What one compiler made checks what the next one makes, named or not."""
+    file = tmp_path / "golden.json"
+    write_golden(file, [replace(RIGHT, variant="v@triton-3.6.0")], TOLD)
+    for variant, digest, ok in (
+        ("v@triton-3.8.0", "a", True), ("v", "a", True), ("v@triton-3.8.0", "b", False),
+    ):  # fmt: skip
+        outputs = {"out": OutputCheck(True, digest * 64)}
+        (found,) = read_golden(file).check([replace(RIGHT, variant=variant, outputs=outputs)])
+        assert (found.ok, found.variant) == (ok, variant)
+        assert ok or "out changed since triton-3.6.0 for sm_90" in found.reason
+
+
+def test_an_output_that_the_result_lacks_fails(tmp_path):
+    file = tmp_path / "golden.json"
+    two = {**RIGHT.outputs, "lse": OutputCheck(True, "c" * 64)}
+    write_golden(file, [replace(RIGHT, outputs=two)], TOLD)
+    (found,) = read_golden(file).check([RIGHT])
+    assert found.ok is False
+    assert found.reason.startswith("lse lacking since triton-3.6.0")
+
+
+def test_no_golden_file_is_made_of_nothing(tmp_path):
+    file = tmp_path / "golden.json"
+    assert write_golden(file, [replace(RIGHT, ok=False)], TOLD) == 0
+    assert not file.exists()
+
+
+def golden_text(**changed):
+    whole = {"schema": 1, "kind": "golden", "environment": TOLD,
+             "entries": {"k:v case": ENTRY}}  # fmt: skip
+    return json.dumps({**whole, **changed})
+
+
+ENTRY = {"outputs": {"out": "a" * 64}, "toolchain": "t", "arch": "sm_90", "key": "f"}
+NO_GOLDEN = {
+    "empty": ("", "Expecting value"),
+    "no kind": ("{}", "expected kind 'golden' and schema 1, found None and None"),
+    "list": ("[]", "the file: expected an object, found"),
+    "another kind": (golden_text(kind="bench"), "found 'bench' and 1"),
+    "another schema": (golden_text(schema=2), "found 'golden' and 2"),
+    "too deep": ("[" * 100_000, "recursion"),
+    "environment": (golden_text(environment=[1]), r"environment: expected an object, found \[1"),
+    "versions": (golden_text(environment={"versions": 3}), "versions: expected an object, found 3"),
+    "entries": (golden_text(entries=[]), r"entries: expected an object, found \[\]"),
+    "no entries": (golden_text(entries={}), "expected entries, found none"),
+    "null": (golden_text(entries={"a": None}), "entry 'a': expected an object, found null"),
+    "no outputs": (golden_text(entries={"a": {}}), "outputs of 'a': expected an object, found nu"),
+    "outputs": (golden_text(entries={"a": {"outputs": []}}), r"expected an object, found \[\]"),
+    "outputs of none": (golden_text(entries={"a": {"outputs": {}}}), "expected digests by name"),
+    "digest": (golden_text(entries={"a": {"outputs": {"o": 3}}}), "output o of 'a': expected a st"),
+    "toolchain": (golden_text(entries={"a": {**ENTRY, "toolchain": 3}}), "toolchain of 'a': exp"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", NO_GOLDEN)
+def test_a_file_that_is_no_golden_file(tmp_path, wrong):
+    text, told = NO_GOLDEN[wrong]
     file = tmp_path / "golden.json"
     file.write_text(text)
-    with pytest.raises(UsageError, match="does not read as a golden file"):
+    with pytest.raises(UsageError, match=f"(?s)does not read as a golden file: .*{told}"):
         read_golden(file)
+
+
+def test_a_golden_entry_without_what_made_it_still_checks(tmp_path):
+    file = tmp_path / "golden.json"
+    file.write_text(golden_text(environment={}, entries={"k:v case": {"outputs": {"out": "b"}}}))
+    (found,) = read_golden(file).check([RIGHT])
+    assert found.ok is False
 
 
 def test_across_toolchains_pairs_every_other_toolchain_with_the_default(tmp_path, monkeypatch):
