@@ -67,7 +67,7 @@ def verify(tmp_path, monkeypatch, capsys):
             return Fake(kernel, variant, error)
 
         monkeypatch.setattr("sparsekit.check.subject.OperatorSubject", subject)
-        monkeypatch.setattr(sys, "argv", ["sparsekit", "verify", *arguments, "--format", "json"])
+        monkeypatch.setattr(sys, "argv", ["sparsekit", "verify", "--format", "json", *arguments])
         code = run()
         told = capsys.readouterr()
         return code, json.loads(told.out)["results"] if told.out else [], told.err
@@ -282,12 +282,61 @@ def test_a_run_that_was_interrupted_before_its_first_result_writes_nothing(
     assert (code, results, file.read_text()) == (130, [], "before")
 
 
+def other_op(folder):
+    """The kernel as one of an op of its own, whose cases have other names."""
+    rename_op(folder)
+    file = folder / "op.py"
+    file.write_text(re.sub(r'_case\("', '_case("other_', file.read_text()))
+
+
+def test_an_op_without_the_case_is_left_out_and_told(verify, kernels, tmp_path):
+    other_op(tmp_path / "kernels" / "failing")
+    file = tmp_path / "out.json"
+    code, _, _ = verify(AssertionError("it ran"), *kernels, "--case", "small", "-o", str(file))
+    told = json.loads(file.read_text())
+    assert code == 0
+    assert {r["kernel"] for r in told["results"]} == {"sound"}
+    assert told["left_out"] == ["other: it has no case small"]
+
+
+def test_a_case_that_no_op_has_is_an_error_that_names_it(verify, kernels, tmp_path):
+    other_op(tmp_path / "kernels" / "failing")
+    given = (*kernels, "--case", "small", "--case", "nope")
+    code, results, told = verify(AssertionError("it ran"), *given)
+    assert (code, results) == (2, [])
+    assert "no op has a case 'nope'" in told
+
+
+def test_what_is_compared_computes_one_op(verify, kernels, tmp_path):
+    other_op(tmp_path / "kernels" / "failing")
+    given = (kernels[0], "--bitwise", "--against", kernels[1])
+    code, results, told = verify(AssertionError("it ran"), *given)
+    assert (code, results) == (2, [])
+    assert "what is compared must compute one op, found other, scale; name kernels of scale" in told
+
+
+def test_bitwise_says_what_it_left_out(verify, kernels, tmp_path):
+    """In the result of each form."""
+    file = tmp_path / "out.json"
+    given = (kernels[1], "--bitwise", "--case", "padded", "-o", str(file))
+    code, _, _ = verify(GpuError("x"), *given)
+    told = json.loads(file.read_text())
+    assert code == 0
+    assert [r["against"] for r in told["results"]] == ["itself", "row 0 in batches of 1, 2, 3, 7"]
+    assert told["left_out"] == [
+        "scale: streams, which an emulated run does not have",
+        "scale: the middle and the last row alone: emulating takes long; row 0 is alone",
+    ]
+    verify(GpuError("x"), *given, "--format", "markdown")
+    assert "Left out" in file.read_text()
+
+
 RIGHT = VerifyResult("op", "k", "v", None, None, "cpu", "c", "float64", runs=1, ok=True)
 
 
 def test_a_folder_that_is_broken_is_told_and_counts(verify, tmp_path, kernels, monkeypatch):
     (tmp_path / "kernels" / "failing" / "spec.py").write_text("KERNEL = 3\n")
-    monkeypatch.setattr(_Campaign, "_against_float64", lambda self: iter([RIGHT]))
+    monkeypatch.setattr(_Campaign, "_against_float64", lambda self, work: iter([RIGHT]))
     code, _, told = verify(GpuError("x"), "--kernels", str(tmp_path / "kernels"))
     assert code == 3
     assert "must bind KERNEL" in told

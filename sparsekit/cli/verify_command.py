@@ -44,7 +44,9 @@ from sparsekit.runtime.probe import probe_devices
     help="Cases by tag; repeatable [default: smoke, corner; on the CPU: smoke].",
 )  # fmt: skip
 @click.option(
-    "--bitwise", is_flag=True, help="Bit for bit against the base, itself, and row by row."
+    "--bitwise",
+    is_flag=True,
+    help="Bit for bit against the base, itself, and row by row (smoke cases, or those of --case).",
 )
 @click.option("--against", metavar="REF", help="With --bitwise: the base, instead of the spec's.")
 @click.option(
@@ -89,8 +91,10 @@ def command(
 
     Outputs are poisoned and guarded, rows that no index lists hold NaN, and the kernel runs before
     the reference. With --bitwise each variant is compared with the base that its spec names, with
-    itself on new buffers and on several streams at once, and its first row with the same row in
-    other batches.
+    itself on new buffers and on several streams at once, its first row with the same row in other
+    batches, its middle and last row alone with the whole. Rows and streams are of smoke cases, or
+    of those that --case names; on the CPU only row 0 is, and across toolchains none. The result
+    says what was left out.
 
     With --device cpu, and without a GPU, the PTX of each arch is emulated: memory, races, barriers
     and more are checked at every instruction, under several schedules, and the report says which
@@ -129,7 +133,7 @@ def command(
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)
     if emulated:
-        steps, digest = on_cpu(
+        steps = on_cpu(
             request, inputs_file, arch, seeds=seeds, strict=strict, without=without,
             lineinfo=lineinfo,
         )  # fmt: skip
@@ -140,15 +144,15 @@ def command(
                 "--arch, --seeds, --strict, --without and --lineinfo go with --device cpu"
             )
         torch_device, gpu = gpu_of(device or "cuda", probe)
-        steps, digest = on_gpu(request, inputs_file, torch_device)
+        steps = on_gpu(request, inputs_file, torch_device)
         facts = environment(gpu)
-    results, stopped = _collected(steps)
+    results, stopped = _collected(steps.results)
     checked = None if golden is None else list(golden.check(results))
     told = [*results, *(checked or ())]
     if emulated:
         told.sort(key=lambda r: (r.op, r.kernel, r.variant, r.arch or "", r.against))
-    document = verify_document(told, facts, digest)
-    emit(document if stopped is None else _partial(document), form, output)
+    document = verify_document(told, facts, steps.inputs_sha256)
+    emit(_told(document, steps.left_out, partial=stopped is not None), form, output)
     if golden_file is not None and golden is None:
         _make_golden(golden_file, results, facts, whole=stopped is None)
     if stopped is not None:
@@ -180,10 +184,16 @@ def _make_golden(
         say(f"{file} was not made: no result is right")
 
 
-def _partial(document: Document) -> Document:
-    """The document of a run that was ended before its last case."""
-    told = Lines(("not whole: the run was ended before its last case",))
-    return Document({**document.data, "partial": True}, (*document.parts, told))
+def _told(document: Document, left_out: tuple[str, ...], *, partial: bool) -> Document:
+    """The document, with what was left out. partial: the run was ended before its last case."""
+    data, parts = dict(document.data), list(document.parts)
+    if left_out:
+        data["left_out"] = list(left_out)
+        parts.append(Lines(left_out, "Left out"))
+    if partial:
+        data["partial"] = True
+        parts.append(Lines(("not whole: the run was ended before its last case",)))
+    return Document(data, tuple(parts))
 
 
 def _collected(
