@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from sparsekit.check.campaign import Pair, against_bits, against_reference, chosen_cases
+from sparsekit.check.campaign import (
+    Pair,
+    against_bits,
+    against_reference,
+    cases_of_ops,
+    chosen_cases,
+)
 from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.reference import load_reference
@@ -39,6 +45,20 @@ def test_cases_are_chosen_by_any_of_the_patterns():
     assert len(found) > 2
     with pytest.raises(UsageError, match="has no case 'x' or 'y'; its cases are "):
         chosen_cases(op, ("x", "y"), ("smoke",))
+
+
+def test_an_op_without_such_a_case_is_left_out():
+    """By pattern and by tag; a pattern that is of no case of any op is an error that names it."""
+    ops = [OPS["gated_pool"], OPS["sparse_prefill"]]
+    ((op, cases),) = cases_of_ops(ops, ("r8_d128",), ())
+    assert (op.name, [c.name for c in cases]) == ("gated_pool", ["r8_d128"])
+    bare = replace(ops[1], cases=tuple(replace(c, tags=("perf",)) for c in ops[1].cases))
+    assert [op.name for op, _ in cases_of_ops([ops[0], bare], (), ("smoke",))] == ["gated_pool"]
+    assert len(cases_of_ops(ops, ("r8_d128", "length_576"), ())) == 2
+    with pytest.raises(UsageError, match="no op has a case 'nope'; the cases are, of gated_pool: "):
+        cases_of_ops(ops, ("r8_d128", "nope"), ())
+    with pytest.raises(UsageError, match="op sparse_prefill has no case with the tag smoke; its"):
+        cases_of_ops([bare], (), ("smoke",))
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -276,6 +276,20 @@ def test_a_file_that_cannot_be_written(run_cli, tmp_path):
         assert str(target) in done.stderr
 
 
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(run_cli, tmp_path):
+    """Of every command: -o is handled in one place."""
+    file = str(tmp_path / "no" / "x.json")
+    done = run_cli("build", CUDA, "--arch", "8.0", "-o", file)
+    assert done.returncode == 2
+    assert done.stderr == f"sparsekit: cannot write {file}: No such file or directory\n"
+    assert not (tmp_path / "store" / "v1").exists()
+
+
+def test_what_is_no_regular_file_can_be_written(run_cli, tmp_path):
+    for file in ("/dev/null", "/dev/stdout"):
+        assert run_cli("cache", "dir", "-o", file).returncode == 0
+
+
 def test_markdown_is_a_table(run_cli):
     text = run_cli("build", CUDA, "--arch", "8.0", "--format", "markdown").stdout
     lines = [line for line in text.splitlines() if line.startswith("|")]

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from sparsekit.check.beside import Beside, Check, beside_pairs
 from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import Subject
-from sparsekit.check.verify import (
-    BATCHES,
-    ON_STREAMS,
-    ROWS,
-    name_of_base,
-    verify_bits,
-    verify_reference,
-    verify_rows,
-    verify_streams,
-)
-from sparsekit.check.workload import Workload, make_workload, user_workload
+from sparsekit.check.verify import name_of_base, verify_bits, verify_reference
+from sparsekit.check.workload import make_workload, user_workload
 from sparsekit.errors import SpecError, TooLargeError, UsageError, first_line
 from sparsekit.model.op import Case, Op
 from sparsekit.model.results import FLOAT64, VerifyResult
@@ -42,17 +34,38 @@ class Pair:
 
 
 def chosen_cases(op: Op, patterns: Sequence[str], tags: Sequence[str]) -> list[Case]:
-    """The op's cases by patterns of names, or by tag. Raises UsageError when there is none."""
-    if patterns:
-        found = [c for c in op.cases if any(fnmatchcase(c.name, p) for p in patterns)]
-    else:
-        found = [c for c in op.cases if set(c.tags) & set(tags)]
-    if not found:
-        named = " or ".join(repr(p) for p in patterns)
-        asked = f"case {named}" if patterns else f"tag {' or '.join(tags)}"
-        names = ", ".join(c.name for c in op.cases)
-        raise UsageError(f"op {op.name} has no {asked}; its cases are {names}")
+    """The op's cases by patterns of names, or by tag. Raises UsageError when there is none, and for
+    a pattern that is of none."""
+    ((_, cases),) = cases_of_ops([op], patterns, tags)
+    return cases
+
+
+def cases_of_ops(
+    ops: Sequence[Op], patterns: Sequence[str], tags: Sequence[str]
+) -> list[tuple[Op, list[Case]]]:
+    """Those of the ops that have such cases, with them: by patterns of names, or by tag.
+
+    Raises UsageError when no op has one, and for a pattern that is of no case of any op.
+    """
+    every = [case for op in ops for case in op.cases]
+    unknown = [p for p in patterns if not any(fnmatchcase(c.name, p) for c in every)]
+    chosen = [(op, [c for c in op.cases if _is_chosen(c, patterns, tags)]) for op in ops]
+    found = [(op, cases) for op, cases in chosen if cases]
+    if unknown or (ops and not found):
+        named = " or ".join(repr(p) for p in unknown)
+        asked = f"case {named}" if unknown else f"case with the tag {' or '.join(tags)}"
+        names = [", ".join(case.name for case in op.cases) for op in ops]
+        if len(ops) == 1:
+            raise UsageError(f"op {ops[0].name} has no {asked}; its cases are {names[0]}")
+        having = "; ".join(f"of {op.name}: {text}" for op, text in zip(ops, names, strict=True))
+        raise UsageError(f"no op has a {asked}; the cases are, {having}")
     return found
+
+
+def _is_chosen(case: Case, patterns: Sequence[str], tags: Sequence[str]) -> bool:
+    if patterns:
+        return any(fnmatchcase(case.name, p) for p in patterns)
+    return bool(set(case.tags) & set(tags))
 
 
 def against_reference(
@@ -71,15 +84,13 @@ def against_reference(
 
 
 def against_bits(
-    op: Op, pairs: Sequence[Pair], cases: Iterable[Case], device: torch.device, repeat: int, *,
-    rows: bool = True, streams: bool = True,
+    op: Op, pairs: Sequence[Pair], cases: Sequence[Case], device: torch.device, repeat: int,
+    beside: Beside | None = None,
 ) -> Iterator[VerifyResult]:  # fmt: skip
-    """Every pair on every case, byte for byte; with `rows`, on the smoke cases, each subject's
-    first row in batches of other sizes, and with `streams` too on several streams at once.
-    """
+    """Every pair on every case, byte for byte, and then each subject in the checks beside; None
+    means those of a GPU."""
     reference = load_reference(op)
-    listed = list(cases)
-    for case in listed:
+    for case in cases:
         try:
             workload = make_workload(op, reference, case, op.probes[0], device)
         except TooLargeError as error:
@@ -92,14 +103,8 @@ def against_bits(
                 yield skipped(op, pair.subject, case, pair.against, device, error)
             synchronize(device)  # a faulted device must not judge the cases that follow
     subjects = list({(s.kernel, s.variant, s.arch): s for s in (p.subject for p in pairs)}.values())
-    for case in listed if rows else ():
-        if "smoke" in case.tags:
-            if streams:
-                each = _of_each(op, reference, subjects, case, device, ON_STREAMS, verify_streams)
-                yield from each
-            if op.batch:
-                grown = _grown(op, case)
-                yield from _of_each(op, reference, subjects, grown, device, ROWS, verify_rows)
+    for against, case, check in (beside or beside_pairs(op, cases)).checks:
+        yield from _of_each(op, reference, subjects, case, device, against, check)
 
 
 def guarded(
@@ -128,15 +133,9 @@ def on_inputs(
         yield from (skipped(op, s, workload.case, FLOAT64, device, error) for s in subjects)
 
 
-def _grown(op: Op, case: Case) -> Case:
-    """The case with as many rows as the largest batch."""
-    dims = {**case.dims, op.batch: BATCHES[-1]}
-    return replace(case, name=f"{case.name}[{op.batch}={BATCHES[-1]}]", dims=dims)
-
-
 def _of_each(
     op: Op, reference: ModuleType, subjects: Sequence[Subject], case: Case, device: torch.device,
-    against: str, check: Callable[[Workload, Subject], VerifyResult],
+    against: str, check: Check,
 ) -> Iterator[VerifyResult]:  # fmt: skip
     """The check of each subject against itself on the case's first data set."""
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sparsekit.aot.plan import Planner, Refusal, target_among
-from sparsekit.check.campaign import chosen_cases, guarded, skipped
+from sparsekit.check.campaign import cases_of_ops, guarded, skipped
 from sparsekit.check.emulated import EmulatedSubject, Emulation
 from sparsekit.check.processes import run_in_processes
 from sparsekit.check.reference import load_reference
@@ -140,7 +140,8 @@ def tasks_of(
     tags: Sequence[str],
     changes: Mapping[str, str],
 ) -> list[CaseTask]:
-    """The tasks, longest first. Raises UsageError where an op has no such case."""
+    """The tasks, longest first, of the ops that have such cases. Raises UsageError where none has,
+    and for a pattern that is of no case."""
     by_op: dict[str, tuple[Op, list[EmulatedKernel]]] = {}
     for choice, target in targets:
         kernels = by_op.setdefault(choice.op.name, (choice.op, []))[1]
@@ -156,8 +157,9 @@ def tasks_of(
             op.work(with_settings(op, case.for_emulator(), changes)).flop * len(kernels),
             tuple(changes.items()),
         )
-        for op, kernels in by_op.values()
-        for case in chosen_cases(op, patterns, tags)
+        for op, cases in cases_of_ops([op for op, _ in by_op.values()], patterns, tags)
+        for kernels in [by_op[op.name][1]]
+        for case in cases
         for p in op.probes
     ]
     return sorted(tasks, key=lambda task: -task.flop)

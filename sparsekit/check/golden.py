@@ -1,6 +1,7 @@
 """Digests of outputs kept in a file, so that a later compiler is checked without the old one.
 
 The file says what made them: artifact key, toolchain and arch of each, GPU and versions of all.
+The toolchain is no part of an entry's name: it is what may change.
 """
 
 from __future__ import annotations
@@ -9,22 +10,33 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsekit.errors import UsageError
 from sparsekit.files import replace_file
 from sparsekit.model.results import OutputCheck, VerifyResult
 
+T = TypeVar("T")
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
+class Entry:
+    """The digests of one kernel variant and case, by output, and what computed them."""
+
+    outputs: Mapping[str, str]
+    toolchain: str | None
+    arch: str | None
+    key: str | None
+
+
+@dataclass(frozen=True)
 class Golden:
-    """What a golden file holds. entries: by `KERNEL:VARIANT CASE`, the digests and what ran."""
+    """What a golden file holds. entries: by `KERNEL:VARIANT CASE`, at least one."""
 
     file: Path
     environment: Mapping[str, Any]
-    entries: Mapping[str, Mapping[str, Any]]
+    entries: Mapping[str, Entry]
 
     def check(self, results: Iterable[VerifyResult]) -> Iterator[VerifyResult]:
         """Each result that has outputs, against the digests of its kernel variant and case.
@@ -42,18 +54,21 @@ class Golden:
                 yield replace(blank, skipped=True, reason=missing)
                 continue
             checks = {
-                name: _checked(check, entry["outputs"].get(name))
+                name: _checked(check, entry.outputs.get(name))
                 for name, check in result.outputs.items()
             }
             wrong = [name for name, check in checks.items() if not check.ok]
-            reason = f"{', '.join(wrong)} changed since {self._made(entry)}" if wrong else None
-            yield replace(blank, outputs=checks, ok=not wrong, reason=reason)
+            told = [f"{', '.join(wrong)} changed"] if wrong else []
+            if lacking := [name for name in entry.outputs if name not in checks]:
+                told.append(f"{', '.join(lacking)} lacking")
+            reason = f"{' and '.join(told)} since {self._made(entry)}" if told else None
+            yield replace(blank, outputs=checks, ok=not told, reason=reason)
 
-    def _made(self, entry: Mapping[str, Any]) -> str:
+    def _made(self, entry: Entry) -> str:
         versions = self.environment.get("versions") or {}
         return (
-            f"{entry['toolchain']} for {entry['arch']} on {self.environment.get('gpu')}, "
-            f"torch {versions.get('torch')} (artifact {str(entry['key'])[:16]})"
+            f"{entry.toolchain} for {entry.arch} on {self.environment.get('gpu')}, "
+            f"torch {versions.get('torch')} (artifact {str(entry.key)[:16]})"
         )
 
 
@@ -67,20 +82,51 @@ def _checked(found: OutputCheck, sha256: str | None) -> OutputCheck:
 def read_golden(file: Path) -> Golden | None:
     """The file's digests; None when there is no such file. Raises UsageError on anything else."""
     try:
-        data = json.loads(file.read_text())
-        if data["kind"] != "golden" or data["schema"] != SCHEMA:
-            raise ValueError(f"kind {data['kind']!r}, schema {data['schema']!r}")
-        return Golden(file, data["environment"], data["entries"])
+        data = _typed(json.loads(file.read_text()), dict, "the file")
+        if data.get("kind") != "golden" or data.get("schema") != SCHEMA:
+            raise ValueError(
+                f"expected kind 'golden' and schema {SCHEMA}, found {data.get('kind')!r} and "
+                f"{data.get('schema')!r}"
+            )
+        environment = _typed(data.get("environment"), dict, "environment")
+        _typed(environment.get("versions") or {}, dict, "environment.versions")
+        entries = _typed(data.get("entries"), dict, "entries")
+        if not entries:
+            raise ValueError("expected entries, found none: nothing could be checked")
+        return Golden(file, environment, {name: _entry(e, name) for name, e in entries.items()})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} does not read as a golden file: {error}") from error
+
+
+def _entry(value: Any, name: str) -> Entry:
+    data = _typed(value, dict, f"entry {name!r}")
+    outputs = _typed(data.get("outputs"), dict, f"outputs of {name!r}")
+    if not outputs:
+        raise ValueError(f"outputs of {name!r}: expected digests by name, found none")
+    for output, sha256 in outputs.items():
+        _typed(sha256, str, f"output {output} of {name!r}")
+    told = [data.get(n) for n in ("toolchain", "arch", "key")]
+    for field, found in zip(("toolchain", "arch", "key"), told, strict=True):
+        if found is not None:
+            _typed(found, str, f"{field} of {name!r}")
+    return Entry(outputs, *told)
+
+
+_JSON_TYPES: dict[type, str] = {dict: "an object", str: "a string"}
+
+
+def _typed(value: Any, kind: type[T], what: str) -> T:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what}: expected {_JSON_TYPES[kind]}, found {json.dumps(value)[:60]}")
+    return value
 
 
 def write_golden(
     file: Path, results: Iterable[VerifyResult], environment: Mapping[str, Any]
 ) -> int:
-    """Keep the digests of results that are right; how many there were."""
+    """Keep the digests of results that are right; how many there were. None: no file is made."""
     entries = {
         _name(r): {
             "outputs": {name: check.sha256 for name, check in r.outputs.items()},
@@ -93,11 +139,13 @@ def write_golden(
         "schema": SCHEMA, "kind": "golden", "environment": dict(environment), "entries": entries
     }  # fmt: skip
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
-    replace_file(file, lambda path: path.write_text(text))
+    if entries:
+        replace_file(file, lambda path: path.write_text(text))
     return len(entries)
 
 
 def _name(result: VerifyResult) -> str:
     """A GPU has one arch; several may have been emulated, each with bits of its own."""
     at = f" {result.arch}" if result.schedules else ""
-    return f"{result.kernel}:{result.variant} {result.case}{at}"
+    variant = result.variant.partition("@")[0]
+    return f"{result.kernel}:{variant} {result.case}{at}"

@@ -1,4 +1,4 @@
-"""Verifying kernels: against float64, bit for bit against another, and each row by itself.
+"""Verifying kernels: against float64, and bit for bit against another.
 
 The kernel runs before the reference is computed, so that nothing of the reference's can be lying in
 the memory that it reads; outputs are poisoned and guarded, inputs must come out unchanged.
@@ -13,25 +13,18 @@ from types import ModuleType
 
 import torch
 
-from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256
+from sparsekit.check.compare import compare_bits, compare_to_reference
 from sparsekit.check.placement import fingerprint
 from sparsekit.check.reference import asked_of_outputs
 from sparsekit.check.subject import Ran, Subject
 from sparsekit.check.workload import Workload
 from sparsekit.errors import OF_ONE_KERNEL, NoKernelError, TooLargeError
-from sparsekit.model.op import Tensor
 from sparsekit.model.results import FLOAT64, Finding, OutputCheck, VerifyResult
-from sparsekit.runtime.tensors import on_streams, synchronize
-
-BATCHES = (1, 2, 3, 7, 64, 132, 133)
-STREAMS = 4
-ON_STREAMS = f"itself on {STREAMS} streams at once"
-ROWS = f"row 0 in batches of {', '.join(map(str, BATCHES))}"
-# What a kernel fails by; whatever else is raised ends the campaign.
+from sparsekit.runtime.tensors import synchronize
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """One launch's outputs, and what was wrong with the memory after it."""
 
     name: str
@@ -40,12 +33,13 @@ class _Run:
     ran: Ran
 
 
-def _runs(subject: Subject, workload: Workload, repeat: int) -> list[_Run]:
+def _runs(subject: Subject, workload: Workload, repeat: int) -> list[Run]:
     """The subject's runs that are to have the same bytes."""
-    return [_run(turn, workload, name) for name, turn in subject.turns(repeat)]
+    return [guarded_run(turn, workload, name) for name, turn in subject.turns(repeat)]
 
 
-def _run(subject: Subject, workload: Workload, turn: str = "") -> _Run:
+def guarded_run(subject: Subject, workload: Workload, turn: str = "") -> Run:
+    """One launch into poisoned outputs; what it did to the memory around them is looked at."""
     guarded = workload.outputs()
     tensors = {n: t for n, t in workload.inputs.items() if isinstance(t, torch.Tensor)}
     before = {name: fingerprint(tensor) for name, tensor in tensors.items()}
@@ -55,23 +49,23 @@ def _run(subject: Subject, workload: Workload, turn: str = "") -> _Run:
     for name, tensor in tensors.items():
         if fingerprint(tensor) != before[name]:
             problems |= dict.fromkeys(guarded, f"input {name} was changed by the launch")
-    return _Run(turn, {n: g.view for n, g in guarded.items()}, problems, ran)
+    return Run(turn, {n: g.view for n, g in guarded.items()}, problems, ran)
 
 
 def verify_reference(
     workload: Workload, subjects: Sequence[Subject], reference: ModuleType, repeat: int
 ) -> Iterator[VerifyResult]:
     """Each subject against float64 within the op's bounds, all runs with the same bytes."""
-    ran: list[tuple[Subject, _Run | None, VerifyResult]] = []
+    ran: list[tuple[Subject, Run | None, VerifyResult]] = []
     for subject in subjects:
-        blank = _blank(workload, subject, FLOAT64)
+        blank = blank_result(workload, subject, FLOAT64)
         try:
             runs = _runs(subject, workload, repeat)
         except OF_ONE_KERNEL as error:
-            ran.append((subject, None, _stopped(blank, error)))
+            ran.append((subject, None, stopped(blank, error)))
             continue
         ended = [r for r in runs if not r.ran.stopped]
-        ran.append((subject, ended[0] if ended else None, _steady(blank, runs)))
+        ran.append((subject, ended[0] if ended else None, steady(blank, runs)))
     outputs = next((run.outputs for _, run, _ in ran if run is not None), None)
     if outputs is None:
         yield from (result for _, _, result in ran)
@@ -84,28 +78,28 @@ def verify_reference(
             yield result
             continue
         checks = {
-            name: _with_problem(
+            name: with_problem(
                 compare_to_reference(actual, expected[name], bounds[name]), run.problems.get(name)
             )
             for name, actual in run.outputs.items()
         }
-        yield _finished(result, checks)
+        yield finished(result, checks)
 
 
 def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int) -> VerifyResult:
     """The subject's outputs against the base's, byte for byte; the base may be the subject."""
     against = name_of_base(subject, base)
-    blank = _blank(workload, subject, against)
+    blank = blank_result(workload, subject, against)
     try:
-        first = _run(base, workload)
+        first = guarded_run(base, workload)
         runs = _runs(subject, workload, repeat)
     except OF_ONE_KERNEL as error:
-        return _stopped(blank, error)
-    result = _steady(blank, runs)
+        return stopped(blank, error)
+    result = steady(blank, runs)
     if first.ran.stopped or runs[0].ran.stopped:
         return replace(result, ok=False, reason=result.reason or f"a fault ended {against}")
     checks = {
-        name: _with_problem(
+        name: with_problem(
             compare_bits(actual, first.outputs[name]),
             runs[0].problems.get(name) or first.problems.get(name),
         )
@@ -115,7 +109,7 @@ def verify_bits(workload: Workload, subject: Subject, base: Subject, repeat: int
         result, runs=len(runs) + 1, launches=result.launches + first.ran.launches,
         reused=result.reused + first.ran.reused,
     )  # fmt: skip
-    return _finished(total, checks)
+    return finished(total, checks)
 
 
 def name_of_base(subject: Subject, base: Subject) -> str:
@@ -123,85 +117,21 @@ def name_of_base(subject: Subject, base: Subject) -> str:
     return "itself" if same else f"{base.kernel}:{base.variant}"
 
 
-def verify_rows(workload: Workload, subject: Subject) -> VerifyResult:
-    """Row 0 alone, and in batches of other rows: the same bits each time.
-
-    The workload's batch is the largest of BATCHES; smaller ones are its first rows.
-    """
-    sizes = [n for n in BATCHES if n < workload.case.dims[workload.op.batch]]
-    blank = _blank(workload, subject, ROWS)
-    try:
-        whole = _run(subject, workload)
-        parts = [_run(subject, _first_rows(workload, n)) for n in sizes]
-    except OF_ONE_KERNEL as error:
-        return _stopped(blank, error)
-    blank = _steady(blank, [whole])
-    checks: dict[str, OutputCheck] = {}
-    for name, actual in whole.outputs.items():
-        checks[name] = OutputCheck(ok=True, sha256=tensor_sha256(actual))
-        for size, part in zip(sizes, parts, strict=True):
-            check = compare_bits(part.outputs[name][:1], actual[:1])
-            problem = part.problems.get(name) or whole.problems.get(name)
-            if not check.ok or problem:
-                text = problem or f"in a batch of {size}: {check.problem}"
-                checks[name] = replace(check, ok=False, problem=text)
-                break
-    return _finished(replace(blank, runs=len(sizes) + 1), checks)
-
-
-def verify_streams(workload: Workload, subject: Subject) -> VerifyResult:
-    """The subject on several streams at once, into buffers of its own on each: the same bits as
-    alone."""
-    blank = _blank(workload, subject, ON_STREAMS)
-    try:
-        alone = _run(subject, workload)
-        guarded = [workload.outputs() for _ in range(STREAMS)]
-        calls = [
-            partial(subject.compute, workload.inputs, {n: g.view for n, g in own.items()})
-            for own in guarded
-        ]
-        on_streams(workload.device, calls)
-    except OF_ONE_KERNEL as error:
-        return _stopped(blank, error)
-    blank = _steady(blank, [alone])
-    checks: dict[str, OutputCheck] = {}
-    for name, base in alone.outputs.items():
-        for number, own in enumerate(guarded):
-            checks[name] = _with_problem(compare_bits(own[name].view, base), own[name].problem())
-            if not checks[name].ok:
-                text = f"on stream {number + 1}: {checks[name].problem}"
-                checks[name] = replace(checks[name], problem=text)
-                break
-    return _finished(replace(blank, runs=STREAMS + 1), checks)
-
-
-def _first_rows(workload: Workload, count: int) -> Workload:
-    """The workload cut to its first rows along the op's batch dim; views of the same memory."""
-    batch = workload.op.batch
-    inputs = dict(workload.inputs)
-    for tensor in workload.op.inputs:
-        if isinstance(tensor, Tensor) and batch in tensor.shape and inputs[tensor.name] is not None:
-            axis = tensor.shape.index(batch)
-            inputs[tensor.name] = inputs[tensor.name].narrow(axis, 0, count)
-    case = replace(workload.case, dims={**workload.case.dims, batch: count})
-    return replace(workload, case=case, inputs=inputs)
-
-
-def _blank(workload: Workload, subject: Subject, against: str) -> VerifyResult:
+def blank_result(workload: Workload, subject: Subject, against: str) -> VerifyResult:
     return VerifyResult(
         workload.op.name, subject.kernel, subject.variant, subject.arch, None, str(workload.device),
         workload.name, against, runs=0,
     )  # fmt: skip
 
 
-def _stopped(result: VerifyResult, error: Exception) -> VerifyResult:
+def stopped(result: VerifyResult, error: Exception) -> VerifyResult:
     """A call that the kernel, or the emulator, does not take is skipped; all else is a failure."""
     if isinstance(error, NoKernelError | TooLargeError):
         return replace(result, skipped=True, reason=str(error))
     return replace(result, ok=False, reason=str(error))
 
 
-def _steady(blank: VerifyResult, runs: Sequence[_Run]) -> VerifyResult:
+def steady(blank: VerifyResult, runs: Sequence[Run]) -> VerifyResult:
     """The result so far; not ok when there are findings, or not all runs gave the same bytes."""
     first, findings = runs[0], merged_findings([r.ran.findings for r in runs])
     result = replace(
@@ -235,11 +165,11 @@ def merged_findings(runs: Sequence[tuple[Finding, ...]]) -> tuple[Finding, ...]:
     return tuple(found.values())
 
 
-def _with_problem(check: OutputCheck, problem: str | None) -> OutputCheck:
+def with_problem(check: OutputCheck, problem: str | None) -> OutputCheck:
     return replace(check, ok=False, problem=problem) if problem else check
 
 
-def _finished(result: VerifyResult, checks: Mapping[str, OutputCheck]) -> VerifyResult:
+def finished(result: VerifyResult, checks: Mapping[str, OutputCheck]) -> VerifyResult:
     wrong = [f"{name}: {check.problem}" for name, check in checks.items() if not check.ok]
     reasons = [result.reason] if result.reason else []
     ok = result.ok is not False and not wrong

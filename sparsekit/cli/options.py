@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from sparsekit.cli.emit import require_writable
 from sparsekit.errors import UsageError
 from sparsekit.model.op import Op, check_scalars
 
@@ -44,13 +45,20 @@ def output_options_with(*more: str) -> Callable[[F], F]:
 
 def _output_options(command: F, forms: tuple[str, ...]) -> F:
     command = click.option(
-        "-o", "--output", type=FILE,
+        "-o", "--output", type=FILE, callback=_writable,
         help="Write the result to this file instead of standard output.",
     )(command)  # fmt: skip
     return click.option(
         "--format", "form", type=click.Choice(forms), default="text",
         show_default=True, help="The form of the result.",
     )(command)  # fmt: skip
+
+
+def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """The file, which can be written now; whoever works for hours must not learn it at the end."""
+    if value is not None and not ctx.resilient_parsing:
+        require_writable(value)
+    return value
 
 
 def place_options(command: F) -> F:

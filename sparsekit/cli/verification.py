@@ -5,24 +5,36 @@ torch and numpy are imported here, and only when a verification starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsekit.cli.emulation import emulated_targets, emulation_plan
 from sparsekit.cli.options import require_inputs, say
 from sparsekit.cli.selection import by_op, changed_case, only, operator_of
 from sparsekit.cli.session import Session
+from sparsekit.cli.verify_pairs import Subjects, across_toolchains, with_bases
 from sparsekit.discover import Choice
-from sparsekit.errors import SpecError, UsageError
-from sparsekit.model.arch import Arch, parse_arch
-from sparsekit.model.op import TAGS, Op, with_settings
+from sparsekit.errors import UsageError
+from sparsekit.model.arch import Arch
+from sparsekit.model.op import TAGS, Case, Op, with_settings
 from sparsekit.model.results import VerifyResult
-from sparsekit.toolchain.find import Toolchains
 
-Steps = tuple[Iterator[VerifyResult], str | None]  # the results, the sha256 of the user's inputs
+if TYPE_CHECKING:
+    from sparsekit.check.beside import Beside
+
+_Work = tuple[Op, list[Choice], list[Case]]
 _TAGS, _EMULATED_TAGS = ("smoke", "corner"), ("smoke",)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The results to come, the sha256 of the user's inputs, what is left out and why."""
+
+    results: Iterator[VerifyResult]
+    inputs_sha256: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,16 +58,23 @@ class Request:
 
     def require(self, file: Path | None) -> None:
         """Raise UsageError for what is wrong whatever the machine has."""
-        from sparsekit.check.campaign import chosen_cases
+        from sparsekit.check.campaign import cases_of_ops
 
         if self.bases and sum(len(c.variants) for c in self.bases) != 1:
             raise UsageError(
                 "--against must name one variant, as in --against sparse_prefill:noskip"
             )
         ops = by_op(self.choices)
+        compared = dict.fromkeys(c.op.name for c in (*self.choices, *self.bases))
+        if self.bases and len(compared) > 1:
+            raise UsageError(
+                f"what is compared must compute one op, found {', '.join(compared)}; name kernels "
+                f"of {self.bases[0].op.name}, the op of --against"
+            )
         if file is None:
-            for op, _ in ops:
-                for case in chosen_cases(op, self.patterns, self.tags or TAGS):
+            chosen = cases_of_ops([op for op, _ in ops], self.patterns, self.tags or TAGS)
+            for op, cases in chosen:
+                for case in cases:
                     changed_case(op, case, self.changes)
         elif len(ops) != 1:
             raise UsageError("--inputs holds the tensors of one op; name it")
@@ -90,12 +109,16 @@ def on_cpu(
     if request.repeat != 1:
         raise UsageError("--repeat is for a GPU; an emulated run is the same each time")
     targets = emulated_targets(session, request.choices, arch)
+    from sparsekit.check.campaign import cases_of_ops
     from sparsekit.check.emulated_campaign import CPU, run_tasks, tasks_of
 
     if file is None and not request.bitwise:
         tags = request.tags or _EMULATED_TAGS
+        ops = [op for op, _ in by_op([choice for choice, _ in targets])]
+        chosen = cases_of_ops(ops, request.patterns, tags)
+        left_out = ops_left_out(ops, chosen, request.patterns, tags)
         tasks = tasks_of(targets, request.patterns, tags, request.changes)
-        return run_tasks(plan, tasks, session.settings.jobs, say), None
+        return Steps(run_tasks(plan, tasks, session.settings.jobs, say), None, left_out)
     emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}
     for choice, target in targets:
@@ -116,52 +139,72 @@ class _Campaign:
     """
 
     request: Request
-    subjects: Callable[[Choice, str], list[Any]]
+    subjects: Subjects
     device: Any
     default_tags: Sequence[str]
 
     def steps(self, file: Path | None) -> Steps:
         if file is not None:
             return self._on_file(file)
-        return (self._bitwise() if self.request.bitwise else self._against_float64()), None
+        work, left_out = self._work()
+        if not self.request.bitwise:
+            return Steps(self._against_float64(work), None, left_out)
 
-    @property
-    def _tags(self) -> Sequence[str]:
-        return self.request.tags or self.default_tags
+        from sparsekit.check.beside import beside_pairs
 
-    def _cases(self, op: Op) -> list[Any]:
-        from sparsekit.check.campaign import chosen_cases
+        on_cpu = self.device.type != "cuda"
+        beside = {
+            op.name: beside_pairs(
+                op, cases, named=bool(self.request.patterns), across=self.request.across,
+                emulated=on_cpu,
+            )
+            for op, _, cases in work
+        }  # fmt: skip
+        told = tuple(text for b in beside.values() for text in b.left_out)
+        return Steps(self._bitwise(work, beside), None, (*left_out, *told))
 
-        cases = chosen_cases(op, self.request.patterns, self._tags)
-        sized = cases if self.device.type == "cuda" else [c.for_emulator() for c in cases]
-        return [with_settings(op, case, self.request.changes) for case in sized]
+    def _work(self) -> tuple[list[_Work], tuple[str, ...]]:
+        """What there is to do, op by op, and the ops that are left out, with the reason."""
+        from sparsekit.check.campaign import cases_of_ops
 
-    def _against_float64(self) -> Iterator[VerifyResult]:
+        request, groups = self.request, by_op(self.request.choices)
+        tags = request.tags or self.default_tags
+        chosen = cases_of_ops([op for op, _ in groups], request.patterns, tags)
+        of_op = {op.name: choices for op, choices in groups}
+        work = [(op, of_op[op.name], [self._case(op, c) for c in cases]) for op, cases in chosen]
+        return work, ops_left_out([op for op, _ in groups], chosen, request.patterns, tags)
+
+    def _case(self, op: Op, case: Case) -> Case:
+        sized = case if self.device.type == "cuda" else case.for_emulator()
+        return with_settings(op, sized, self.request.changes)
+
+    def _against_float64(self, work: Sequence[_Work]) -> Iterator[VerifyResult]:
         from sparsekit.check import campaign
 
-        for op, chosen in by_op(self.request.choices):
+        for op, chosen, cases in work:
             subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
             steps = campaign.against_reference(
-                op, subjects, self._cases(op), self.device, self.request.repeat
+                op, subjects, cases, self.device, self.request.repeat
             )
             yield from campaign.guarded(op, subjects, steps, self.device)
 
-    def _bitwise(self) -> Iterator[VerifyResult]:
+    def _bitwise(
+        self, work: Sequence[_Work], beside: Mapping[str, Beside]
+    ) -> Iterator[VerifyResult]:
         from sparsekit.check import campaign
 
+        session = self.request.session
         bases = [(c, v) for c in self.request.bases for v in c.variants]
-        for op, chosen in by_op(self.request.choices):
+        for op, chosen, cases in work:
             if self.request.across:
-                pairs = [p for c in chosen for p in self._across_toolchains(c)]
+                pairs = [p for c in chosen for p in across_toolchains(session, c, self.subjects)]
                 if not pairs:
                     say(f"{op.name}: no other toolchain is at hand; see sparsekit doctor")
             else:
-                pairs = [p for c in chosen for p in self._pairs(c, bases)]
-            alone = not self.request.across and not self.request.patterns
+                pairs = [p for c in chosen for p in with_bases(session, c, bases, self.subjects)]
             steps = campaign.against_bits(
-                op, pairs, self._cases(op), self.device, self.request.repeat,
-                rows=alone and "smoke" in self._tags, streams=self.device.type == "cuda",
-            )  # fmt: skip
+                op, pairs, cases, self.device, self.request.repeat, beside[op.name]
+            )
             yield from campaign.guarded(op, [p.subject for p in pairs], steps, self.device)
 
     def _on_file(self, file: Path) -> Steps:
@@ -173,53 +216,7 @@ class _Campaign:
         subjects = [s for c in chosen for v in c.variants for s in self.subjects(c, v)]
         name = f"{file.name}:{digest[:12]}"
         steps = campaign.on_inputs(op, subjects, inputs, name, self.device, self.request.repeat)
-        return steps, digest
-
-    def _across_toolchains(self, choice: Choice) -> list[Any]:
-        """Each variant under every other toolchain with itself under the one it would use."""
-        from sparsekit.check.campaign import Pair
-
-        session = self.request.session
-        own = session.planner.toolchain(choice).id
-        others = [t.id for t in Toolchains(session.settings).all(choice.kernel.lang) if t.id != own]
-        return [
-            Pair(subject, base)
-            for name in choice.variants
-            for other in others
-            for subject in self.subjects(replace(choice, toolchain=other), name)
-            for base in self.subjects(choice, name)
-            if subject.arch == base.arch
-        ]
-
-    def _pairs(self, choice: Choice, bases: Sequence[tuple[Choice, str]]) -> list[Any]:
-        """Each variant with its base, and with itself on new buffers; arch by arch."""
-        from sparsekit.check.campaign import Pair
-
-        pairs = []
-        for name in choice.variants:
-            own = self.subjects(choice, name)
-            known = choice.kernel.variant(name)
-            given = [self.subjects(*base) for base in bases]
-            if not bases and known is not None and known.same_bits_as:
-                given = [self.subjects(*self._base(choice, known.same_bits_as))]
-            for base in given:
-                pairs += [Pair(s, b) for s in own for b in base if _alike(s.arch, b.arch)]
-            if not bases:
-                pairs += [Pair(s, s) for s in own]
-        return pairs
-
-    def _base(self, choice: Choice, name: str) -> tuple[Choice, str]:
-        """What same_bits_as means: a variant of the choice's own kernel, or of another one."""
-        if ":" not in name:
-            return choice, name
-        (base,) = self.request.session.catalog.resolve([name])
-        (variant,) = base.variants
-        if base.op.name != choice.op.name:
-            raise SpecError(
-                f"{choice.kernel.spec_file}: same_bits_as must name a kernel of {choice.op.name}, "
-                f"found {name}, which computes {base.op.name}"
-            )
-        return base, variant
+        return Steps(steps, digest)
 
 
 def _like(choice: Choice, targets: Sequence[Arch]) -> list[Arch]:
@@ -228,10 +225,11 @@ def _like(choice: Choice, targets: Sequence[Arch]) -> list[Arch]:
     return [targets[0] for targets in found if targets]
 
 
-def _alike(arch: str | None, other: str | None) -> bool:
-    """Whether both are for the same devices: sm_90 and sm_90a are."""
-    return arch == other or (
-        arch is not None
-        and other is not None
-        and parse_arch(arch).compute_capability == parse_arch(other).compute_capability
-    )
+def ops_left_out(
+    ops: Sequence[Op], chosen: Sequence[tuple[Op, list[Case]]], patterns: Sequence[str],
+    tags: Sequence[str],
+) -> tuple[str, ...]:  # fmt: skip
+    """The ops without such a case, and that they have none."""
+    having = {op.name for op, _ in chosen}
+    asked = " or ".join(patterns) if patterns else f"with the tag {' or '.join(tags)}"
+    return tuple(f"{op.name}: it has no case {asked}" for op in ops if op.name not in having)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sparsekit.check.golden import read_golden, write_golden
 from sparsekit.cli.device import CPU, cuda_index, device_option, emulation_options, gpu_of
-from sparsekit.cli.emit import emit
+from sparsekit.cli.emit import emit, require_writable
 from sparsekit.cli.options import (
     FILE,
     build_option,
@@ -23,9 +25,11 @@ from sparsekit.cli.options import (
 from sparsekit.cli.progress import shown
 from sparsekit.cli.session import open_session
 from sparsekit.cli.verification import Request, on_cpu, on_gpu
+from sparsekit.discover import Choice
 from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, SparsekitError, UsageError
 from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
+from sparsekit.report.document import Document, Lines
 from sparsekit.report.verify import verify_document
 from sparsekit.runtime.environment import environment
 from sparsekit.runtime.probe import probe_devices
@@ -40,7 +44,9 @@ from sparsekit.runtime.probe import probe_devices
     help="Cases by tag; repeatable [default: smoke, corner; on the CPU: smoke].",
 )  # fmt: skip
 @click.option(
-    "--bitwise", is_flag=True, help="Bit for bit against the base, itself, and row by row."
+    "--bitwise",
+    is_flag=True,
+    help="Bit for bit against the base, itself, and row by row (smoke cases, or those of --case).",
 )
 @click.option("--against", metavar="REF", help="With --bitwise: the base, instead of the spec's.")
 @click.option(
@@ -85,8 +91,10 @@ def command(
 
     Outputs are poisoned and guarded, rows that no index lists hold NaN, and the kernel runs before
     the reference. With --bitwise each variant is compared with the base that its spec names, with
-    itself on new buffers and on several streams at once, and its first row with the same row in
-    other batches.
+    itself on new buffers and on several streams at once, its first row with the same row in other
+    batches, its middle and last row alone with the whole. Rows and streams are of smoke cases, or
+    of those that --case names; on the CPU only row 0 is, and across toolchains none. The result
+    says what was left out.
 
     With --device cpu, and without a GPU, the PTX of each arch is emulated: memory, races, barriers
     and more are checked at every instruction, under several schedules, and the report says which
@@ -120,10 +128,12 @@ def command(
         session, choices, bases, build, repeat, patterns, tags, bitwise, across, settings
     )
     request.require(inputs_file)
+    if golden_file and not golden:
+        _require_golden(golden_file, choices)
     probe = None if device == CPU else probe_devices()
     emulated = device == CPU or (device is None and probe is not None and not probe.devices)
     if emulated:
-        steps, digest = on_cpu(
+        steps = on_cpu(
             request, inputs_file, arch, seeds=seeds, strict=strict, without=without,
             lineinfo=lineinfo,
         )  # fmt: skip
@@ -134,43 +144,88 @@ def command(
                 "--arch, --seeds, --strict, --without and --lineinfo go with --device cpu"
             )
         torch_device, gpu = gpu_of(device or "cuda", probe)
-        steps, digest = on_gpu(request, inputs_file, torch_device)
+        steps = on_gpu(request, inputs_file, torch_device)
         facts = environment(gpu)
-    results, stopped = _collected(steps)
-    if golden is not None:
-        results += golden.check(list(results))
-    elif golden_file is not None:
-        count = write_golden(golden_file, results, facts)
-        say(f"{golden_file}: the digests of {count} results")
+    results, stopped = _collected(steps.results)
+    checked = None if golden is None else list(golden.check(results))
+    told = [*results, *(checked or ())]
     if emulated:
-        results.sort(key=lambda r: (r.op, r.kernel, r.variant, r.arch or "", r.against))
-    emit(verify_document(results, facts, digest), form, output)
+        told.sort(key=lambda r: (r.op, r.kernel, r.variant, r.arch or "", r.against))
+    document = verify_document(told, facts, steps.inputs_sha256)
+    emit(_told(document, steps.left_out, partial=stopped is not None), form, output)
+    if golden_file is not None and golden is None:
+        _make_golden(golden_file, results, facts, whole=stopped is None)
     if stopped is not None:
         raise stopped
-    code = _exit_code(results, named=bool(references))
+    code = _exit_code(results, checked, named=bool(references))
     ctx.exit(code or max((b.exit_code for b in broken), default=EXIT_OK))
 
 
-def _collected(steps: Iterator[VerifyResult]) -> tuple[list[VerifyResult], SparsekitError | None]:
-    """The results; where something stopped the campaign, those before it, and what."""
+def _require_golden(file: Path, choices: Sequence[Choice]) -> None:
+    """Raise UsageError where a golden file cannot be made, before what goes into it is computed."""
+    require_writable(file)
+    times = Counter((c.kernel.name, variant) for c in choices for variant in c.variants)
+    twice = sorted(f"{kernel}:{variant}" for (kernel, variant), n in times.items() if n > 1)
+    if twice:
+        raise UsageError(
+            f"{file} is to be made, from one toolchain and folder of each kernel variant; several "
+            f"are named of {', '.join(twice)}"
+        )
+
+
+def _make_golden(
+    file: Path, results: Sequence[VerifyResult], facts: Mapping[str, Any], *, whole: bool
+) -> None:
+    if not whole:
+        say(f"{file} was not made: the run was ended before its last case")
+    elif count := write_golden(file, results, facts):
+        say(f"{file}: the digests of {count} of {len(results)} results")
+    else:
+        say(f"{file} was not made: no result is right")
+
+
+def _told(document: Document, left_out: tuple[str, ...], *, partial: bool) -> Document:
+    """The document, with what was left out. partial: the run was ended before its last case."""
+    data, parts = dict(document.data), list(document.parts)
+    if left_out:
+        data["left_out"] = list(left_out)
+        parts.append(Lines(left_out, "Left out"))
+    if partial:
+        data["partial"] = True
+        parts.append(Lines(("not whole: the run was ended before its last case",)))
+    return Document(data, tuple(parts))
+
+
+def _collected(
+    steps: Iterator[VerifyResult],
+) -> tuple[list[VerifyResult], SparsekitError | KeyboardInterrupt | None]:
+    """The results; where something ended the campaign, those before it, and what."""
     results: list[VerifyResult] = []
     try:
         for result in shown(steps, None, "verifying"):
             results.append(result)
-    except SparsekitError as error:
+    except (SparsekitError, KeyboardInterrupt) as error:
         if not results:
             raise
         return results, error
     return results, None
 
 
-def _exit_code(results: Sequence[VerifyResult], *, named: bool) -> int:
-    """A failure is 1; nothing that ran, of all or of a kernel that was asked for by name, is 2."""
-    if any(r.ok is False for r in results):
+def _exit_code(
+    results: Sequence[VerifyResult], checked: Sequence[VerifyResult] | None = None, *, named: bool
+) -> int:
+    """A failure is 1; nothing that ran, of all or of a kernel that was asked for by name, is 2.
+
+    checked: the same results against a golden file, which must have had something of them too.
+    """
+    if any(r.ok is False for r in (*results, *(checked or ()))):
         return EXIT_CHECK_FAILED
-    ran = {r.kernel for r in results if r.ok}
-    idle = sorted({r.kernel for r in results} - ran)
-    if ran and not (named and idle):
-        return EXIT_OK
-    say(f"nothing of {', '.join(idle)} ran; see the reasons" if idle else "nothing ran")
-    return UsageError.exit_code
+    for part, done in ((results, "ran"), (checked, "was checked against the golden file")):
+        if part is None:  # no golden file
+            continue
+        right = {r.kernel for r in part if r.ok}
+        idle = sorted({r.kernel for r in results} - right)
+        if not right or (named and idle):
+            say(f"nothing of {', '.join(idle)} {done}; see the reasons" if idle else "nothing ran")
+            return UsageError.exit_code
+    return EXIT_OK
