@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -170,10 +171,23 @@ def run_tasks(
     if jobs == 1 or len(tasks) == 1 or sum(task.flop for task in tasks) < _WORTH_A_PROCESS_FLOP:
         work = CaseWork(plan, note)
         for task in tasks:
-            yield from work(task)
+            with _one_thread():
+                results = work(task)
+            yield from results
         return
     for _, results in run_in_processes(make_work, (plan,), tasks, jobs):
         yield from results
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch computes in one thread: the tensors are so small that others would only wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def make_work(plan: EmulationPlan) -> CaseWork:
