@@ -38,10 +38,15 @@ class EmulatedKernel:
     variant: str
     target: str
 
+    @property
+    def kernel(self) -> str:
+        """The reference without the variant."""
+        return self.reference.partition(":")[0]
+
 
 @dataclass(frozen=True)
 class CaseTask:
-    """One case with one of its data sets, for all kernels of an op. flop: of all of them.
+    """One case with one of its data sets, for kernels of an op. flop: of all of them.
 
     changes: what the case takes instead of its own sizes and options, in their order.
     """
@@ -57,6 +62,11 @@ class CaseTask:
         case = op.case(self.case)
         assert case is not None
         return with_settings(op, case.for_emulator(), dict(self.changes))
+
+    @property
+    def kernel(self) -> str:
+        """The first kernel's reference without a variant; one process best does all tasks of it."""
+        return self.kernels[0].kernel
 
     def __str__(self) -> str:
         return f"case {self.case} ({self.probe})"
@@ -140,11 +150,17 @@ def tasks_of(
     patterns: Sequence[str],
     tags: Sequence[str],
     changes: Mapping[str, str],
+    jobs: int,
 ) -> list[CaseTask]:
-    """The tasks, longest first. Raises UsageError where an op has no such case."""
-    by_op: dict[str, tuple[Op, list[EmulatedKernel]]] = {}
+    """The tasks, longest first. Raises UsageError where an op has no such case.
+
+    One process does all kernels of an op at once, to compute what is expected once; of several
+    each has kernels of its own as far as possible, to translate them once.
+    """
+    by_kernel: dict[tuple[str, str], tuple[Op, list[EmulatedKernel]]] = {}
     for choice, target in targets:
-        kernels = by_op.setdefault(choice.op.name, (choice.op, []))[1]
+        key = (choice.op.name, str(choice.kernel.folder) if jobs > 1 else "")
+        kernels = by_kernel.setdefault(key, (choice.op, []))[1]
         suffix = f"@{choice.toolchain}" if choice.toolchain else ""
         for variant in choice.variants:
             reference = f"{choice.kernel.folder}:{variant}{suffix}"
@@ -157,7 +173,7 @@ def tasks_of(
             op.work(with_settings(op, case.for_emulator(), changes)).flop * len(kernels),
             tuple(changes.items()),
         )
-        for op, kernels in by_op.values()
+        for op, kernels in by_kernel.values()
         for case in chosen_cases(op, patterns, tags)
         for p in op.probes
     ]
@@ -175,7 +191,8 @@ def run_tasks(
                 results = work(task)
             yield from results
         return
-    for _, results in run_in_processes(make_work, (plan,), tasks, jobs):
+    each = run_in_processes(make_work, (plan,), tasks, jobs, lambda task: task.kernel)
+    for _, results in each:
         yield from results
 
 

@@ -94,7 +94,7 @@ def on_cpu(
 
     if file is None and not request.bitwise:
         tags = request.tags or _EMULATED_TAGS
-        tasks = tasks_of(targets, request.patterns, tags, request.changes)
+        tasks = tasks_of(targets, request.patterns, tags, request.changes, session.settings.jobs)
         return run_tasks(plan, tasks, session.settings.jobs, say), None
     emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}

@@ -79,7 +79,7 @@ def load(text: str) -> Program:
 
 @lru_cache(_KEPT_TEXTS)
 def _body_digest(text: str) -> bytes:
-    return hashlib.sha256(_HEADER.sub("", text, count=2).encode()).digest()
+    return hashlib.sha256(_HEADER.sub("header", text, count=2).encode()).digest()
 
 
 @lru_cache(_KEPT_PROGRAMS)

@@ -176,9 +176,9 @@ def _accumulate(
         return whole.astype(np.int32)
     if held is None:
         return product
-    total = np.concatenate(held).reshape(product.shape)
-    np.add(product, total, out=total)
-    return total if scale_d.all() else np.where(scale_d, total, product)
+    added: Array = np.concatenate(held).reshape(product.shape)
+    np.add(product, added, out=added)
+    return added if scale_d.all() else np.where(scale_d, added, product)
 
 
 @CHAPTER.form("wgmma fence sync aligned", 0)
