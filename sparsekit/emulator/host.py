@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from sparsekit.emulator.code import Code, make_code
+from sparsekit.emulator.cycles import no_collection
 from sparsekit.emulator.faults import Report, Triple, Uncovered, selected_checks
 from sparsekit.emulator.findings import Findings, StopLaunch
 from sparsekit.emulator.geometry import WARP, Geometry, Shape
@@ -58,7 +57,8 @@ class Program:
             if function is None:
                 found = ", ".join(self.entries) or "none"
                 raise UsageError(f"no entry {entry!r} in the PTX; it has {found}")
-            code = make_code(self.module, function)
+            with no_collection():
+                code = make_code(self.module, function)
             self._prepared[entry] = (code, Translations(code))
         return self._prepared[entry]
 
@@ -84,7 +84,8 @@ def _body_digest(text: str) -> bytes:
 
 @lru_cache(_KEPT_PROGRAMS)
 def _program(source: _Source) -> Program:
-    return Program(parse(source.text))
+    with no_collection():
+        return Program(parse(source.text))
 
 
 def launch(
@@ -123,7 +124,7 @@ def launch(
         machine = Machine(
             code, translations, geometry, storage, findings, choices, races, step_limit
         )
-        with np.errstate(all="ignore"), _no_collection():
+        with np.errstate(all="ignore"), no_collection():
             try:
                 machine.waiting_units = list(range(shape.units))
                 while left := machine.waiting_units:
@@ -137,18 +138,6 @@ def launch(
         executed, warps = machine.executed, machine.warps_executed
         machine.release()
     return _report(code, findings, executed, warps, stopped)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python does not look for cycles meanwhile: steps make none, and parsed programs are large."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def pack(code: Code, params: Sequence[Parameter]) -> bytes:
