@@ -33,13 +33,6 @@ class Pair:
         return name_of_base(self.subject, self.base)
 
 
-def chosen_cases(op: Op, patterns: Sequence[str], tags: Sequence[str]) -> list[Case]:
-    """The op's cases by patterns of names, or by tag. Raises UsageError when there is none, and for
-    a pattern that is of none."""
-    ((_, cases),) = cases_of_ops([op], patterns, tags)
-    return cases
-
-
 def cases_of_ops(
     ops: Sequence[Op], patterns: Sequence[str], tags: Sequence[str]
 ) -> list[tuple[Op, list[Case]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -37,10 +38,15 @@ class EmulatedKernel:
     variant: str
     target: str
 
+    @property
+    def kernel(self) -> str:
+        """The reference without the variant."""
+        return self.reference.partition(":")[0]
+
 
 @dataclass(frozen=True)
 class CaseTask:
-    """One case with one of its data sets, for all kernels of an op. flop: of all of them.
+    """One case with one of its data sets, for kernels of an op. flop: of all of them.
 
     changes: what the case takes instead of its own sizes and options, in their order.
     """
@@ -56,6 +62,11 @@ class CaseTask:
         case = op.case(self.case)
         assert case is not None
         return with_settings(op, case.for_emulator(), dict(self.changes))
+
+    @property
+    def kernel(self) -> str:
+        """The first kernel's reference without a variant; one process best does all tasks of it."""
+        return self.kernels[0].kernel
 
     def __str__(self) -> str:
         return f"case {self.case} ({self.probe})"
@@ -139,16 +150,24 @@ def tasks_of(
     patterns: Sequence[str],
     tags: Sequence[str],
     changes: Mapping[str, str],
+    jobs: int,
 ) -> list[CaseTask]:
     """The tasks, longest first, of the ops that have such cases. Raises UsageError where none has,
-    and for a pattern that is of no case."""
-    by_op: dict[str, tuple[Op, list[EmulatedKernel]]] = {}
+    and for a pattern that is of no case.
+
+    One process does all kernels of an op at once, to compute what is expected once; of several
+    each has kernels of its own as far as possible, to translate them once.
+    """
+    by_kernel: dict[tuple[str, str], tuple[Op, list[EmulatedKernel]]] = {}
     for choice, target in targets:
-        kernels = by_op.setdefault(choice.op.name, (choice.op, []))[1]
+        key = (choice.op.name, str(choice.kernel.folder) if jobs > 1 else "")
+        kernels = by_kernel.setdefault(key, (choice.op, []))[1]
         suffix = f"@{choice.toolchain}" if choice.toolchain else ""
         for variant in choice.variants:
             reference = f"{choice.kernel.folder}:{variant}{suffix}"
             kernels.append(EmulatedKernel(reference, variant, str(target)))
+    ops = {op.name: op for op, _ in by_kernel.values()}
+    cases = {op.name: own for op, own in cases_of_ops(list(ops.values()), patterns, tags)}
     tasks = [
         CaseTask(
             tuple(kernels),
@@ -157,9 +176,8 @@ def tasks_of(
             op.work(with_settings(op, case.for_emulator(), changes)).flop * len(kernels),
             tuple(changes.items()),
         )
-        for op, cases in cases_of_ops([op for op, _ in by_op.values()], patterns, tags)
-        for kernels in [by_op[op.name][1]]
-        for case in cases
+        for op, kernels in by_kernel.values()
+        for case in cases.get(op.name, ())
         for p in op.probes
     ]
     return sorted(tasks, key=lambda task: -task.flop)
@@ -172,10 +190,24 @@ def run_tasks(
     if jobs == 1 or len(tasks) == 1 or sum(task.flop for task in tasks) < _WORTH_A_PROCESS_FLOP:
         work = CaseWork(plan, note)
         for task in tasks:
-            yield from work(task)
+            with _one_thread():
+                results = work(task)
+            yield from results
         return
-    for _, results in run_in_processes(make_work, (plan,), tasks, jobs):
+    each = run_in_processes(make_work, (plan,), tasks, jobs, lambda task: task.kernel)
+    for _, results in each:
         yield from results
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch computes in one thread: the tensors are so small that others would only wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def make_work(plan: EmulationPlan) -> CaseWork:

@@ -79,12 +79,11 @@ class Guarded:
 
     def problem(self) -> str | None:
         """What is wrong with the memory after a run: a guard that changed, an unwritten element."""
-        bits = self.memory.view(_BITS[self.memory.dtype])
-        poisoned = bits == _POISON_BITS[self.memory.dtype]
-        before, after = poisoned[:_GUARD_ELEMENTS], poisoned[_GUARD_ELEMENTS + self.view.numel() :]
-        if not bool(before.all() & after.all()):
+        bits, poison = self.memory.view(_BITS[self.memory.dtype]), _POISON_BITS[self.memory.dtype]
+        guard, end = bits.new_full((_GUARD_ELEMENTS,), poison), _GUARD_ELEMENTS + self.view.numel()
+        if not (torch.equal(bits[:_GUARD_ELEMENTS], guard) and torch.equal(bits[end:], guard)):
             return "it was written outside its bounds"
-        inside = poisoned[_GUARD_ELEMENTS : _GUARD_ELEMENTS + self.view.numel()]
+        inside = bits[_GUARD_ELEMENTS:end] == poison
         if unwritten := int(inside.sum()):
             first = int(inside.nonzero()[0])
             index = torch.unravel_index(torch.tensor(first), self.view.shape)

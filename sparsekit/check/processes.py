@@ -8,11 +8,11 @@ import pickle
 import queue
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from sparsekit.check.allotment import Allotment
 from sparsekit.errors import SparsekitError
 from sparsekit.settings import children_of_one_thread
 
@@ -26,15 +26,18 @@ class WorkerError(SparsekitError):
 
 
 def run_in_processes(
-    setup: Setup, arguments: tuple[Any, ...], tasks: Sequence[T], count: int
-) -> Iterator[tuple[T, Any]]:
-    """(task, result) as they come, tasks started in order.
+    setup: Setup, arguments: tuple[Any, ...], tasks: Sequence[T], count: int,
+    kind_of: Callable[[T], Hashable] = lambda task: None,
+) -> Iterator[tuple[T, Any]]:  # fmt: skip
+    """(task, result) as they come, tasks of a kind started in order.
+
+    kind_of: what tasks share that a process prepares once, so that one process does them.
 
     setup(*arguments) makes the function that does tasks, once in each of `count` processes; all
     must be importable by name or plain data. Raises what a task raises, if it is a SparsekitError,
     else WorkerError; the processes are ended then, and when the iteration is left early.
     """
-    left = deque(enumerate(tasks))
+    left = Allotment(tasks, kind_of)
     running: dict[Connection, int] = {}
     context = multiprocessing.get_context("spawn")
     processes = []
@@ -46,18 +49,19 @@ def run_in_processes(
                 process.start()
             processes.append(process)
             theirs.close()
-            number, task = left.popleft()
+            number = left.next(ours)
+            assert number is not None
             running[ours] = number
-            ours.send(task)
+            ours.send(tasks[number])
         while running:
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)
                 number = running.pop(connection)
                 yield tasks[number], _received(connection, tasks[number])
-                if left:
-                    number, task = left.popleft()
-                    running[connection] = number
-                    connection.send(task)
+                following = left.next(connection)
+                if following is not None:
+                    running[connection] = following
+                    connection.send(tasks[following])
     finally:
         for process in processes:
             process.terminate()

@@ -158,13 +158,13 @@ def _chosen(
     groups: Sequence[Group], patterns: tuple[str, ...], tags: Sequence[str],
     settings: dict[str, str],
 ) -> list[tuple[Op, Sequence[Contender], list[Case]]]:  # fmt: skip
-    """The cases of each op, with `--set` applied; without patterns of those ops that have some."""
-    from sparsekit.check.campaign import chosen_cases
+    """The cases of the ops that have such, with `--set` applied."""
+    from sparsekit.check.campaign import cases_of_ops
 
-    having = [g for g in groups if patterns or any(set(c.tags) & set(tags) for c in g[0].cases)]
+    contenders = {op.name: own for op, own in groups}
     return [
-        (op, own, [changed_case(op, c, settings) for c in chosen_cases(op, patterns, tags)])
-        for op, own in having or groups
+        (op, contenders[op.name], [changed_case(op, case, settings) for case in cases])
+        for op, cases in cases_of_ops([op for op, _ in groups], patterns, tags)
     ]
 
 

@@ -117,7 +117,7 @@ def on_cpu(
         ops = [op for op, _ in by_op([choice for choice, _ in targets])]
         chosen = cases_of_ops(ops, request.patterns, tags)
         left_out = ops_left_out(ops, chosen, request.patterns, tags)
-        tasks = tasks_of(targets, request.patterns, tags, request.changes)
+        tasks = tasks_of(targets, request.patterns, tags, request.changes, session.settings.jobs)
         return Steps(run_tasks(plan, tasks, session.settings.jobs, say), None, left_out)
     emulation = plan.on(session.planner, session.store, say)
     archs: dict[Path, list[Arch]] = {}

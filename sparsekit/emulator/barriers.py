@@ -88,8 +88,9 @@ class Barriers:
         machine = self._machine
         machine.progress += 1
         threads = convoy.lanes(mask)
-        key = self._block[threads] * BARRIERS + numbers[threads - convoy.lo].astype(np.int64)
-        if int(numbers[threads - convoy.lo].max()) >= BARRIERS:
+        own = numbers if mask is None else numbers[mask]
+        highest = int(own.max())
+        if highest >= BARRIERS:
             machine.fault("barrier", "a barrier number above 15", arrival.index, int(threads[0]))
         whole = self._whole_blocks(threads, counts, arrival)
         if whole is not None and np.all(numbers == numbers[0]):
@@ -100,10 +101,12 @@ class Barriers:
             machine.park(convoy, mask)
         else:
             machine.move(convoy, mask, arrival.resume)
-        for one in np.unique(key):
+        key = self._block[threads] * BARRIERS + own.astype(np.int64)
+        named = np.unique(key) if highest >= BARRIERS else np.flatnonzero(np.bincount(key))
+        for one in named.tolist():
             chosen = threads[key == one]
             count = None if counts is None else int(counts[chosen[0] - convoy.lo])
-            self._arrive(divmod(int(one), BARRIERS), chosen, count, convoy, arrival)
+            self._arrive(divmod(one, BARRIERS), chosen, count, convoy, arrival)
 
     def _whole_blocks(self, threads: Array, counts: Array | None, arrival: Arrival) -> Array | None:
         """The blocks whose threads all arrive at once, where nobody else has; None if not so."""
@@ -139,7 +142,7 @@ class Barriers:
                 f"{barrier.expected or 'all'} in PTX line {self._line(barrier.index)}"
             )
             machine.fault("barrier", text, arrival.index, first)
-        rows, counts = np.unique(threads // WARP, return_counts=True)
+        rows, counts = rows_of(threads)
         for row, lane_count in zip(rows.tolist(), counts.tolist(), strict=True):
             lanes = _ALL_LANES
             if lane_count < WARP:
@@ -246,6 +249,14 @@ class Barriers:
 
     def _line(self, index: int) -> int:
         return self._machine.line(index)
+
+
+def rows_of(threads: Array) -> tuple[Array, Array]:
+    """(the rows of threads in ascending order, how many of the threads are in each)."""
+    rows = threads // WARP
+    counts = np.bincount(rows - rows[0])
+    found = np.flatnonzero(counts)
+    return found + rows[0], counts[found]
 
 
 def numbers_text(values: set[int]) -> str:

@@ -49,7 +49,7 @@ def note_shared(c: Convoy, places: Array, writes: bool, agent: int, at: int, thr
     if c.log is not None:
         lanes = np.full(places.size, thread - c.lo)
         kind = ASYNC_WRITE if writes else ASYNC_READ
-        index = places.astype(np.uint32)
+        index = places.astype(np.uint32, copy=False)
         c.log.add("shared", kind, CHUNK_BYTES, index, lanes, True, c, at, (), agent)
 
 

@@ -34,6 +34,7 @@ class Chooser:
         self._machine = machine
         self._step_limit = step_limit
         self._convoys: dict[tuple[int, int], Convoy] = {}
+        self._without_group: dict[tuple[int, int], Array] = {}
         self._kept_waiting = False
         geometry = machine.geometry
         warp, units = geometry.warp[::WARP], geometry.units
@@ -76,7 +77,7 @@ class Chooser:
             partial = convoy.mask is not None and (block.converge or block.members is not None)
             if not (partial or block.warpgroup):
                 return convoy
-            waiting = self._waiting_warps(convoy, block)
+            waiting = self._waiting(convoy, block)
             if not waiting.size:
                 return convoy
             if standing is self._machine.at:
@@ -103,7 +104,7 @@ class Chooser:
                 others |= kept != kept[row]
             threads.reshape(-1, WARP)[others] = False
             return number, threads
-        number = int(standing.min())
+        number = int(np.minimum.reduce(standing))
         if self._machine.steps % _FAIR_STEP == 0 and number != NOWHERE:
             present = np.unique(standing)
             number = int(
@@ -127,6 +128,16 @@ class Chooser:
         convoy.mask = None if count == hi - lo else threads[lo:hi]
         convoy.block = number
         return convoy
+
+    def _waiting(self, convoy: Convoy, block: Block) -> Array:
+        """The same as _waiting_warps; what whole warps of a range wait for is found once."""
+        if convoy.mask is not None:
+            return self._waiting_warps(convoy, block)
+        key = (convoy.lo, convoy.hi)
+        found = self._without_group.get(key)
+        if found is None:
+            found = self._without_group[key] = self._waiting_warps(convoy, block)
+        return found
 
     def _waiting_warps(self, convoy: Convoy, block: Block) -> Array:
         """The rows of warps that are to wait for lanes that are not here yet."""

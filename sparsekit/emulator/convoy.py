@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _WORD = 1 << 64
+_FULL_MASK = (1 << WARP) - 1
 
 
 class Convoy:
@@ -37,6 +38,7 @@ class Convoy:
         self._shared_base = machine.shared_base[lo:hi]
         self._local_base = machine.local_base[lo:hi]
         self._offsets: dict[tuple[str, int], Array] = {}
+        self._bound: dict[tuple[Any, ...], Array] = {}
         self.shift_u4 = {1 << k: self.const(k, "u4") for k in range(6)}
         self.shift_i8 = {1 << k: self.const(k, "i8") for k in range(6)}
 
@@ -44,7 +46,14 @@ class Convoy:
 
     def bind(self, wanted: tuple[tuple[Any, ...], ...]) -> list[Array]:
         """The vectors that a block works with: (method, arguments) of each."""
-        return [getattr(self, kind)(*what) for kind, *what in wanted]
+        bound = self._bound
+        found = []
+        for key in wanted:
+            vector = bound.get(key)
+            if vector is None:
+                vector = bound[key] = getattr(self, key[0])(*key[1:])
+            found.append(vector)
+        return found
 
     def const(self, value: int | float, dtype: str) -> Array:
         """A vector of one value; integers are cut to the type's width."""
@@ -148,6 +157,8 @@ class Convoy:
 
     def check_members(self, named: Array, mask: Array | None, at: int) -> None:
         """Each executing lane is to name itself, and all that it names and that live are here."""
+        if mask is None and named.min() == _FULL_MASK:
+            return
         here = self.active(mask).reshape(-1, WARP)
         words = named.reshape(-1, WARP)
         lane = np.arange(WARP, dtype=np.uint32)

@@ -22,24 +22,27 @@ GROUP_BYTES = 1 << _GROUP_SHIFT
 class Touched:
     """What a vector of accesses touches. cells: the first of each grain, access by access.
 
-    counts: the grains of an access: of all alike, or of each.
+    counts: the grains of an access: of all alike, or of each. owners: the access of each grain,
+    where it is not the same for all how many an access has.
     """
 
     cells: Array
     counts: int | Array
+    owners: Array | None = None
 
     def spread(self, values: Array) -> Array:
         """A value per access to one per grain."""
+        if self.owners is not None:
+            return values.take(self.owners)
         if isinstance(self.counts, int) and self.counts == 1:
             return values
         return np.repeat(values, self.counts)
 
     def accesses(self, positions: Array) -> Array:
         """The access that each of some grains belongs to."""
-        if isinstance(self.counts, int):
-            return positions // self.counts
-        ends = np.cumsum(self.counts)
-        return np.searchsorted(ends, positions, side="right")
+        if self.owners is not None:
+            return self.owners[positions]
+        return positions // self.counts
 
 
 class Grains:
@@ -66,10 +69,12 @@ class Grains:
             return _regular(cells, size_bytes >> int(lowest), step)
         counts = (size_bytes >> shifts).astype(np.intp)
         steps = 1 << (shifts - self._cell_shift).astype(np.intp)
-        ends = np.cumsum(counts)
-        within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
-        first = np.repeat(cells & ~(steps - 1), counts)
-        return Touched(first + within * np.repeat(steps, counts), counts)
+        owners = np.repeat(np.arange(counts.size), counts)
+        starts = np.cumsum(counts) - counts
+        within = np.arange(owners.size) - starts.take(owners)
+        within *= steps.take(owners)
+        within += (cells & ~(steps - 1)).take(owners)
+        return Touched(within, counts, owners)
 
     def _split(self, groups: Array, shift: int, tables: Iterable[Array]) -> None:
         """Each cell of the groups gets what the first of its grain has."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from sparsekit.emulator.code import Code, make_code
+from sparsekit.emulator.cycles import no_collection
 from sparsekit.emulator.faults import Report, Triple, Uncovered, selected_checks
 from sparsekit.emulator.findings import Findings, StopLaunch
 from sparsekit.emulator.geometry import WARP, Geometry, Shape
@@ -25,7 +29,11 @@ _BATCH_THREADS = 4096
 _BATCH_SHARED_BYTES = 1 << 25
 _TENSOR_MEMORY_SHARE = 1 << 22  # bytes that a block with tensor memory counts as
 _STEP_LIMIT = 10_000_000
-_KEPT_PROGRAMS = 64
+_KEPT_PROGRAMS = 96
+_KEPT_TEXTS = 512
+_HEADER = re.compile(
+    r"^[ \t]*\.(?:version[ \t]+\d+\.\d+|target[ \t]+sm_\d+[af]?)[ \t]*$", re.MULTILINE
+)
 
 Parameter = bytes | int | float | Allocation | TensorMap
 
@@ -49,15 +57,35 @@ class Program:
             if function is None:
                 found = ", ".join(self.entries) or "none"
                 raise UsageError(f"no entry {entry!r} in the PTX; it has {found}")
-            code = make_code(self.module, function)
+            with no_collection():
+                code = make_code(self.module, function)
             self._prepared[entry] = (code, Translations(code))
         return self._prepared[entry]
 
 
-@lru_cache(_KEPT_PROGRAMS)
+@dataclass(frozen=True)
+class _Source:
+    """A PTX text; equal to all others of the same body, whatever arch their headers name."""
+
+    text: str = field(compare=False)
+    body: bytes
+
+
 def load(text: str) -> Program:
-    """The program of a PTX text; the same one for the same text. Raises PtxError."""
-    return Program(parse(text))
+    """The program of a PTX text; the same one for all texts that differ in nothing but the version
+    and the target that their headers name, which no execution depends on. Raises PtxError."""
+    return _program(_Source(text, _body_digest(text)))
+
+
+@lru_cache(_KEPT_TEXTS)
+def _body_digest(text: str) -> bytes:
+    return hashlib.sha256(_HEADER.sub("header", text, count=2).encode()).digest()
+
+
+@lru_cache(_KEPT_PROGRAMS)
+def _program(source: _Source) -> Program:
+    with no_collection():
+        return Program(parse(source.text))
 
 
 def launch(
@@ -96,7 +124,7 @@ def launch(
         machine = Machine(
             code, translations, geometry, storage, findings, choices, races, step_limit
         )
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), no_collection():
             try:
                 machine.waiting_units = list(range(shape.units))
                 while left := machine.waiting_units:

@@ -6,6 +6,7 @@ are those of M or N. K-major: 8 rows of a swizzle's span make an atom; MN-major:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,12 +36,14 @@ class Operand:
     problem: str = ""
 
 
+@lru_cache(_KEPT_PLACES)
 def warpgroup_operand(descriptor: int) -> Operand:
     """A descriptor of wgmma.mma_async."""
     problem = "a base offset is not modelled" if descriptor >> 49 & 7 else ""
     return _operand(descriptor, _WARPGROUP_MODES[descriptor >> 62 & 3], problem)
 
 
+@lru_cache(_KEPT_PLACES)
 def tensor_core_operand(descriptor: int) -> Operand:
     """A descriptor of tcgen05.mma and tcgen05.cp."""
     mode = _TENSOR_CORE_MODES.get(descriptor >> 61 & 7)
@@ -102,3 +105,28 @@ def chunks_of(places: Array, size: int, mn_major: bool) -> Array:
     step = _CORE_BYTES // size
     found: Array = (places[::step] if mn_major else places[:, ::step]).reshape(-1)
     return found & ~np.int64(_CORE_BYTES - 1)
+
+
+@lru_cache(_KEPT_PLACES)
+def matrix_chunks(
+    operand: Operand, base: int, rows: int, k: int, size: int, mn_major: bool
+) -> tuple[Array, Array]:
+    """The same 16-byte chunks as bytes (u4) and as their numbers in memory (i8); read-only."""
+    found = chunks_of(element_places(operand, base, rows, k, size, mn_major), size, mn_major)
+    both = found.astype(np.uint32), found // _CORE_BYTES
+    for vector in both:
+        vector.flags.writeable = False
+    return both
+
+
+def read_matrix(
+    memory: Array, numbers: Array, rows: int, size: int, mn_major: bool,
+    decode: Callable[[Array], Array],
+) -> Array:  # fmt: skip
+    """[rows, k] f32 of a matrix whose chunks have these numbers. memory: as rows of 16 bytes."""
+    chunks = memory.take(numbers, mode="clip")
+    if not mn_major:
+        return decode(chunks.view(np.uint32).reshape(rows, -1))
+    step = _CORE_BYTES // size
+    elements = chunks.view(f"u{size}").reshape(-(-rows // step), -1, step).transpose(0, 2, 1)
+    return decode(np.ascontiguousarray(elements).reshape(-1, elements.shape[2])[:rows].view("u4"))

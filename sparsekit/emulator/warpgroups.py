@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 WARPS_OF_GROUP = 4
 
+Group = tuple[int, "list[int]", Array]
+"""(the row of its first warp, the rows of all, its threads in the machine)."""
+
 
 @dataclass(frozen=True)
 class Touch:
@@ -48,6 +51,7 @@ class Warpgroups:
         self._inputs: list[dict[int, int]] = [{} for _ in range(rows)]
         self._touched: list[dict[int, int]] = [{} for _ in range(rows)]
         self._fenced = [False] * rows
+        self._groups: dict[bytes, list[Group]] = {}
 
     def reset(self) -> None:
         self._committed[:] = [0] * len(self._committed)
@@ -65,6 +69,17 @@ class Warpgroups:
         """The rows of a group's warps."""
         found: Array = leader + np.arange(WARPS_OF_GROUP) * self._machine.geometry.units
         return found
+
+    def groups_of(self, rows: Array) -> list[Group]:
+        """The groups of some warps, by the first row."""
+        key = rows.tobytes()
+        if key not in self._groups:
+            self._groups[key] = [
+                (leader, members.tolist(), (members[:, None] * WARP + np.arange(WARP)).reshape(-1))
+                for leader in sorted({self.leader(row) for row in rows.tolist()})
+                for members in (self.members(leader),)
+            ]
+        return self._groups[key]
 
     # ---- registers
 
@@ -108,7 +123,8 @@ class Warpgroups:
             text = "no wgmma.fence comes before the warp's first wgmma.mma_async"
             self._machine.fault("wgmma", text, at, thread)
             self._fenced[row] = True
-        for slot in (*results, *inputs):
+        uses = (*results, *inputs)
+        for slot in () if touched.keys().isdisjoint(uses) else uses:
             if slot in touched:
                 line = self._machine.line(touched[slot])
                 text = f"{self._name(slot)} is used since PTX line {line} without a wgmma.fence"

@@ -49,7 +49,7 @@ class LaunchPlan:
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], device: Any) -> None:
         """Launch on the device's current stream."""
-        buffers = {b.name: torch_tensors.empty(b.shape, b.dtype, device) for b in self.scratch}
+        buffers = {b.name: torch_tensors.scratch(b.shape, b.dtype, device) for b in self.scratch}
         present = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         written = {**outputs, **buffers}
         addresses = self.driver.addresses({**present, **written}, frozenset(written))

@@ -20,6 +20,7 @@ _DTYPES: dict[torch.dtype, str] = {
 }  # fmt: skip
 _BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 _LARGEST_ALIGNMENT_BYTES = 256
+_ALL_BITS = 0xFF
 _LEAD_CYCLES = 1_000_000  # about half a millisecond
 EVENT_RESOLUTION_S = 0.5e-6  # of cudaEventElapsedTime, as its documentation says
 ALLOCATION_ALIGN_BYTES = 256  # of every new CUDA tensor's address, by torch's allocators
@@ -77,6 +78,17 @@ def placement(tensor: torch.Tensor) -> Placement:
 
 def empty(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype_of(dtype), device=device)
+
+
+def scratch(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:
+    """Memory whose content means nothing; on the CPU all its bits are set: NaN, or -1.
+
+    There calls are emulated, and one is known again by all that it could read.
+    """
+    memory = empty(shape, dtype, device)
+    if device.type == "cpu" and memory.numel():
+        memory.view(torch.uint8).fill_(_ALL_BITS)
+    return memory
 
 
 def stream_of(device: torch.device) -> int:

@@ -19,13 +19,16 @@ from process_tasks import doing
 
 import sparsekit
 from sparsekit.__main__ import run as run_command
+from sparsekit.check.allotment import Allotment
 from sparsekit.check.emulated import schedules_of
 from sparsekit.check.emulated_campaign import CaseTask, EmulatedKernel, EmulationPlan, run_tasks
 from sparsekit.check.processes import WorkerError, run_in_processes
 from sparsekit.cli import verify_command
 from sparsekit.emulator import CHECKS, STRICT_CHECKS, FaultError
+from sparsekit.emulator import load as load_program
 from sparsekit.errors import ArgumentError, UsageError
 from sparsekit.model.call import Device
+from sparsekit.ptx import PtxError
 from sparsekit.runtime.probe import Probe
 from sparsekit.settings import load as load_settings
 
@@ -516,6 +519,25 @@ def test_processes():
         list(run_in_processes(doing, ("fail",), [1], 1))
     with pytest.raises(UsageError, match="not this one"):
         list(run_in_processes(doing, ("refuse",), [1], 1))
+
+
+def test_workers_keep_to_the_kinds_that_they_have_begun():
+    left = Allotment(["a1", "b1", "a2", "c1", "b2", "a3"], lambda task: task[0])
+    assert [left.next("one"), left.next("two")] == [0, 1]  # a, b
+    assert [left.next("one"), left.next("two")] == [2, 4]
+    assert left.next("two") == 3  # c, which nobody has begun
+    assert left.next("two") == 5  # helps with a
+    assert left.next("one") is None
+
+
+def test_programs_are_shared_by_texts_that_differ_in_their_header_only():
+    text = ".version 9.0\n.target {}\n.address_size 64\n.visible .entry e() {{ ret; }}\n"
+    found = load_program(text.format("sm_80"))
+    assert load_program(text.format("sm_86")) is found
+    assert load_program(text.format("sm_90a").replace("9.0", "8.7", 1)) is found
+    assert load_program(text.format("sm_80").replace("64", "32")) is not found
+    with pytest.raises(PtxError):
+        load_program(text.format("sm_80").replace(".target sm_80", ""))
 
 
 def test_processes_have_a_thread_of_numpy_each(monkeypatch):

@@ -3,6 +3,8 @@ Data Movement and Conversion: shfl."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from sparsekit.emulator.arrays import Array
@@ -12,9 +14,11 @@ from sparsekit.emulator.numeric.extremes import maximum_of, minimum_of
 from sparsekit.emulator.source import DTYPES
 from sparsekit.emulator.table import Chapter, Matched
 from sparsekit.emulator.writer import Writer
-from sparsekit.ptx.operands import Operand, Pair, Sink
+from sparsekit.ptx.operands import Immediate, Operand, Pair, Sink
 
 CHAPTER = Chapter("Parallel Synchronization and Communication Instructions: vote, match, redux")
+_WORD = 0xFFFF_FFFF
+_KEPT_SOURCES = 256  # of a few KB
 _LANE = np.arange(WARP)
 _BIT = np.uint32(1) << _LANE.astype(np.uint32)
 _REDUCTIONS = {
@@ -36,18 +40,20 @@ def shfl(w: Writer, m: Matched) -> None:
     a, b, c = (w.read(o, "u4") for o in m.operands[1:4])
     w.members(m.operands[4])
     wants_predicate = not isinstance(predicate, Sink)
-    call = f"{w.fn(shuffle)}({a}, {m['mode']!r}, {b}, {c}, L, {w.mask}, {w.at})"
-    both = w.temp(call)
+    step, limits = m.operands[2:4]
+    sources = f"{w.fn(shuffle_sources)}({m['mode']!r}, {b}, {c})"
+    if isinstance(step, Immediate) and isinstance(limits, Immediate):
+        constants = f"{step.value & _WORD}, {limits.value & _WORD}"
+        sources = f"{w.fn(constant_sources)}({m['mode']!r}, {constants}, L.n)"
+    both = w.temp(f"{w.fn(shuffle)}({a}, {sources}, L, {w.mask}, {w.at})")
     w.write(target, f"{both}[0]", "u4")
     if wants_predicate:
         w.write(predicate, f"{both}[1]", "?")
 
 
-def shuffle(
-    a: Array, mode: str, b: Array, c: Array, convoy: Convoy, mask: Array | None, at: int
-) -> tuple[Array, Array]:
-    """(values from other lanes, whether the source lane was in range)."""
-    lane = np.tile(_LANE, a.size // WARP).astype(np.int64)
+def shuffle_sources(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
+    """(the position that each lane reads, whether the source lane was in range)."""
+    lane = np.tile(_LANE, b.size // WARP).astype(np.int64)
     step = (b & np.uint32(31)).astype(np.int64)
     limits = c.astype(np.int64)
     clamp, segment = limits & 31, (limits >> 8) & 31
@@ -66,13 +72,29 @@ def shuffle(
         source = least | (step & ~segment)
         valid = source <= most
     source = np.where(valid, source, lane)
-    first = np.arange(a.size) - lane
-    where = first + source
+    return np.arange(b.size) - lane + source, valid
+
+
+@lru_cache(_KEPT_SOURCES)
+def constant_sources(mode: str, step: int, limits: int, size: int) -> tuple[Array, Array]:
+    """The same of constants, for so many lanes; read-only."""
+    found = shuffle_sources(mode, np.full(size, step, np.uint32), np.full(size, limits, np.uint32))
+    for vector in found:
+        vector.flags.writeable = False
+    return found
+
+
+def shuffle(
+    a: Array, sources: tuple[Array, Array], convoy: Convoy, mask: Array | None, at: int
+) -> tuple[Array, Array]:
+    """(values from other lanes, whether the source lane was in range)."""
+    where, valid = sources
     if mask is not None:
         reads_idle = mask & ~mask[where]
         if np.count_nonzero(reads_idle):
             position = int(reads_idle.argmax())
-            text = f"shfl reads lane {int(source[position])}, which does not take part"
+            lane = int(where[position]) % WARP
+            text = f"shfl reads lane {lane}, which does not take part"
             convoy.machine.fault("divergence", text, at, convoy.lo + position)
     return a[where], valid
 

@@ -135,35 +135,39 @@ def multiply_fragments(
     groups_a = count if cells is None else 1 + max(i for i, _ in cells)
     groups_b = count if cells is None else 1 + max(j for _, j in cells)
     halves = len(a) // groups_a // 2
+    # [group, k half, row half, warp, g, t x element] and [group, k half, warp, g, t x element]
     words = np.concatenate(a).reshape(groups_a, halves, 2, warps, 8, 4)
-    left = ELEMENTS[kind_a](np.ascontiguousarray(words.transpose(3, 0, 2, 4, 1, 5)).reshape(
-        warps, groups_a, 16, 4 * halves))  # fmt: skip
+    left = _as_doubles(words, kind_a, (3, 0, 2, 4, 1, 5)).reshape(warps, groups_a * 16, -1)
     words = np.concatenate(b).reshape(groups_b, halves, warps, 8, 4)
-    right = ELEMENTS[kind_b](np.ascontiguousarray(words.transpose(2, 0, 3, 1, 4)).reshape(
-        warps, groups_b, 8, 4 * halves))  # fmt: skip
-    left, right = left.astype(np.float64), right.astype(np.float64)
+    right = _as_doubles(words, kind_b, (2, 0, 3, 1, 4)).reshape(warps, groups_b * 8, -1)
     if cells is None:
-        product = np.matmul(left, right.swapaxes(2, 3)).transpose(1, 0, 2, 3)
+        pairs = left.reshape(warps, count, 16, -1), right.reshape(warps, count, 8, -1)
+        product = np.matmul(pairs[0], pairs[1].swapaxes(2, 3)).astype(np.float32)
+        # [warp, product, row half, g, t, parity] -> [product, row half, parity, warp, g, t]
+        fragments = product.reshape(warps, count, 2, 8, 4, 2).transpose(1, 2, 5, 0, 3, 4)
     else:
-        k = left.shape[-1]
-        whole = np.matmul(
-            left.reshape(warps, groups_a * 16, k),
-            right.reshape(warps, groups_b * 8, k).swapaxes(1, 2),
-        ).reshape(warps, groups_a, 16, groups_b, 8)
-        product = whole.transpose(1, 3, 0, 2, 4).reshape(-1, warps, 16, 8)
+        product = np.matmul(left, right.swapaxes(1, 2)).astype(np.float32)
+        parts = product.reshape(warps, groups_a, 2, 8, groups_b, 4, 2)
+        fragments = parts.transpose(1, 4, 2, 6, 0, 3, 5)
         order = [i * groups_b + j for i, j in cells]
         if order != list(range(count)):
-            product = product[order]
-    # [product, warp, row half, g, t, column parity] -> [product, row half, parity, warp, g, t]
-    fragments = product.reshape(count, warps, 2, 8, 4, 2).transpose(0, 2, 5, 1, 3, 4)
-    added = fragments.reshape(4 * count, -1).astype(np.float32)
-    return _accumulate(added, c, kind_d, saturating)
+            fragments = fragments.reshape(count, *fragments.shape[2:])[order]
+    return _accumulate(fragments, c, kind_d, saturating)
 
 
-def _accumulate(product: Array, c: tuple[Array, ...], kind: str, saturating: bool) -> Array:
+def _as_doubles(words: Array, kind: str, axes: tuple[int, ...]) -> Array:
+    """The elements of words as f64, contiguous, with the axes of the words in another order."""
+    found: Array = ELEMENTS[kind](words).transpose(axes).astype(np.float64, order="C")
+    return found
+
+
+def _accumulate(fragments: Array, c: tuple[Array, ...], kind: str, saturating: bool) -> Array:
+    """fragments: [..., warps, g, t] f32, the elements of each product in the order of C."""
     if kind == "f32":
-        result: Array = product + np.concatenate(c).reshape(product.shape)
-        return result
+        total = np.concatenate(c).reshape(fragments.shape)
+        np.add(fragments, total, out=total)
+        return total.reshape(len(c), -1)
+    product = np.ascontiguousarray(fragments).reshape(-1, c[0].size)
     if kind == "s32":
         whole: Array = product.astype(np.int64) + np.concatenate(c).reshape(product.shape)
         if saturating:

@@ -6,6 +6,7 @@ Products are summed in single precision, in no order that is promised.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,12 @@ from sparsekit.emulator.isa.tcgen05_memory import (
     agent_of,
     tensor_address,
 )
-from sparsekit.emulator.isa.wgmma import read_matrix
-from sparsekit.emulator.matrix_operand import chunks_of, element_places, tensor_core_operand
+from sparsekit.emulator.matrix_operand import matrix_chunks, read_matrix, tensor_core_operand
 from sparsekit.emulator.mbarrier_objects import MBarrier
 from sparsekit.emulator.table import Chapter, Matched, unsupported
 from sparsekit.emulator.tensor_layouts import LANES, DataPath, column_of, data_path, lane_of
 from sparsekit.emulator.tensor_memory import Region
+from sparsekit.emulator.tiles import CHUNK_BYTES
 from sparsekit.emulator.writer import Writer, elements_of
 from sparsekit.ptx.operands import Address, Immediate, Vector
 
@@ -112,6 +113,15 @@ def start_product(
         c.machine.engine.issue(TensorOperation(product.perform, thread // WARP))
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedOperand:
+    """A matrix in shared memory. numbers: of its 16-byte chunks."""
+
+    numbers: Array
+    rows: int
+    mn_major: bool
+
+
 class Product:
     """One product in flight: where its operands and results are."""
 
@@ -122,29 +132,31 @@ class Product:
         self._c, self._what, self._path, self._adds = c, what, path, adds
         self._scale, self._at, self._thread = scale, at, thread
         self._agent = agent_of(c, thread, TENSOR_AGENT)
-        self._b: list[Array] = []
-        self._a: list[Array | list[Region]] = []
+        self._b: list[_SharedOperand] = []
+        self._a: list[_SharedOperand | list[Region]] = []
         self._d: list[list[Region]] = []
         self._kept: list[Array | None] = []
 
-    def _places(self, block: int, descriptor: int, rows: int, kind: str, mn_major: bool) -> Array:
+    def _take(
+        self, block: int, descriptor: int, rows: int, kind: str, mn_major: bool
+    ) -> _SharedOperand:
+        """Note that a matrix in shared memory is read."""
         machine, size = self._c.machine, _SIZES[kind]
         operand = tensor_core_operand(descriptor)
         if operand.problem:
             raise unsupported(machine.code.matched[self._at].instruction, operand.problem)
         base = block * machine.shared_stride
-        places = element_places(operand, base, rows, _K_BYTES // size, size, mn_major)
-        chunks = chunks_of(places, size, mn_major)
-        note_shared(self._c, chunks, False, self._agent, self._at, self._thread)
-        return places
+        places, numbers = matrix_chunks(operand, base, rows, _K_BYTES // size, size, mn_major)
+        note_shared(self._c, places, False, self._agent, self._at, self._thread)
+        return _SharedOperand(numbers, rows, mn_major)
 
     def take_b(self, block: int, descriptor: int, rows: int) -> None:
         what = self._what
-        self._b.append(self._places(block, descriptor, rows, what.b, what.transpose_b))
+        self._b.append(self._take(block, descriptor, rows, what.b, what.transpose_b))
 
     def take_a(self, block: int, descriptor: int) -> None:
         what = self._what
-        self._a.append(self._places(block, descriptor, self._path.rows, what.a, what.transpose_a))
+        self._a.append(self._take(block, descriptor, self._path.rows, what.a, what.transpose_a))
 
     def _region(self, block: int, address: int, lanes: Array, count: int) -> Region:
         memory = self._c.machine.tensor_memory
@@ -203,10 +215,11 @@ class Product:
                     new = np.where(kept[region.lanes][:, None], new, cells[region.index])
                 cells[region.index] = new
 
-    def _read(self, places: Array, kind: str) -> Array:
-        size = _SIZES[kind]
-        table = self._c.machine.storage.table("shared", size, 1)
-        return read_matrix(table, places, size, ELEMENTS[kind])
+    def _read(self, operand: _SharedOperand, kind: str) -> Array:
+        memory = self._c.machine.storage.table("shared", CHUNK_BYTES, 1)
+        return read_matrix(
+            memory, operand.numbers, operand.rows, _SIZES[kind], operand.mn_major, ELEMENTS[kind]
+        )
 
 
 @CHAPTER.form(

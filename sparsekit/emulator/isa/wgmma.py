@@ -8,7 +8,7 @@ of shared memory is read in the async proxy, at once; when it may change again t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from sparsekit.emulator.bulk_moves import note_shared
 from sparsekit.emulator.convoy import Convoy
 from sparsekit.emulator.geometry import WARP
 from sparsekit.emulator.isa.mma import ELEMENTS
-from sparsekit.emulator.matrix_operand import chunks_of, element_places, warpgroup_operand
+from sparsekit.emulator.matrix_operand import matrix_chunks, read_matrix, warpgroup_operand
 from sparsekit.emulator.table import Chapter, Matched, unsupported
-from sparsekit.emulator.warpgroups import WARPS_OF_GROUP
+from sparsekit.emulator.tiles import CHUNK_BYTES
+from sparsekit.emulator.warpgroups import WARPS_OF_GROUP, Group
 from sparsekit.emulator.writer import Writer, elements_of
 from sparsekit.ptx.operands import Immediate, Operand, Register, Vector
 
@@ -93,15 +94,17 @@ def multiply_matrices(
 ) -> Array:  # fmt: skip
     """The registers of D, [registers, lanes]: A B, plus D where scale-d is set."""
     columns, kind_a, kind_b, kind_d, sign, transpose_a, transpose_b, saturating = how
-    count = columns // 2
-    product = np.zeros((count, c.n), np.float32)
-    for leader in _groups(c, mask, at):
-        rows = c.machine.warpgroups.members(leader)
-        for row in rows.tolist():
-            c.machine.warpgroups.start(row, slots[0], slots[1], at)
-        lanes = (rows[:, None] * WARP + np.arange(WARP) - c.lo).reshape(-1)
-        if isinstance(a, tuple):
-            left = _fragments(a, lanes, kind_a)
+    warpgroups, count = c.machine.warpgroups, columns // 2
+    product = np.empty((count, c.n), np.float32)
+    if mask is not None:
+        product[...] = 0
+    words = np.concatenate(a).reshape(4, -1) if isinstance(a, tuple) else None
+    for leader, rows, threads in _groups(c, mask, at):
+        for row in rows:
+            warpgroups.start(row, slots[0], slots[1], at)
+        lanes = threads - c.lo
+        if words is not None:
+            left = _fragments(words[:, lanes], kind_a)
         else:
             left = _matrix(c, int(a[lanes[0]]), ROWS, kind_a, transpose_a, leader, at)
         right = _matrix(c, int(b[lanes[0]]), columns, kind_b, transpose_b, leader, at)
@@ -114,29 +117,27 @@ def multiply_matrices(
     return _accumulate(product, held, scale_d, kind_d, saturating)
 
 
-def _groups(c: Convoy, mask: Array | None, at: int) -> list[int]:
-    """The first rows of the warpgroups that execute; each must be here as a whole."""
+def _groups(c: Convoy, mask: Array | None, at: int) -> Sequence[Group]:
+    """The warpgroups that execute; each must be here as a whole."""
     warpgroups = c.machine.warpgroups
-    present = set(c.warps(mask).tolist())
-    leaders = sorted({warpgroups.leader(row) for row in present})
-    for leader in leaders:
-        members = warpgroups.members(leader).tolist()
-        whole = present.issuperset(members)
-        if whole and mask is not None:
-            lanes = np.array(members)[:, None] * WARP + np.arange(WARP) - c.lo
-            whole = bool(mask[lanes].all())
-        if not whole:
+    present = c.warps(mask)
+    groups = warpgroups.groups_of(present)
+    whole = mask is None or np.count_nonzero(mask) == WARP * present.size
+    if whole and len(groups) * WARPS_OF_GROUP == present.size:
+        return groups
+    here = set(present.tolist())
+    for leader, rows, threads in groups:
+        if not here.issuperset(rows) or (mask is not None and not mask[threads - c.lo].all()):
             text = "not all threads of a warpgroup execute a wgmma.mma_async together"
             c.machine.fault("divergence", text, at, leader * WARP)
             c.machine.fault("outside", text, at, leader * WARP)  # of what the ISA defines
-    return leaders
+    return groups
 
 
-def _fragments(a: tuple[Array, ...], lanes: Array, kind: str) -> Array:
-    """[64, k] f32 of A in registers."""
-    words = np.stack([register[lanes] for register in a])
-    words = words.reshape(2, 2, WARPS_OF_GROUP, 8, 4).transpose(2, 1, 3, 0, 4)
-    return ELEMENTS[kind](np.ascontiguousarray(words).reshape(ROWS, 8))
+def _fragments(words: Array, kind: str) -> Array:
+    """[64, k] f32 of A in registers. words: [4, lanes of the group]."""
+    parts = words.reshape(2, 2, WARPS_OF_GROUP, 8, 4).transpose(2, 1, 3, 0, 4)
+    return ELEMENTS[kind](np.ascontiguousarray(parts).reshape(ROWS, 8))
 
 
 def _matrix(
@@ -147,19 +148,11 @@ def _matrix(
     operand = warpgroup_operand(descriptor)
     if operand.problem:
         raise unsupported(machine.code.matched[at].instruction, operand.problem)
-    base = int(machine.shared_base[thread])
-    places = element_places(operand, base, rows, K_BYTES // size, size, bool(transposed))
-    note_shared(
-        c, chunks_of(places, size, bool(transposed)), False, machine.warpgroups.agent(leader), at,
-        thread,
-    )  # fmt: skip
-    return read_matrix(machine.storage.table("shared", size, 1), places, size, ELEMENTS[kind])
-
-
-def read_matrix(table: Array, places: Array, size: int, decode: Callable[[Array], Array]) -> Array:
-    """The elements at places of shared memory, decoded to f32."""
-    bits = table.take(places >> (size.bit_length() - 1), mode="clip")
-    return decode(np.ascontiguousarray(bits).view(np.uint32))
+    base, mn_major = int(machine.shared_base[thread]), bool(transposed)
+    places, numbers = matrix_chunks(operand, base, rows, K_BYTES // size, size, mn_major)
+    note_shared(c, places, False, machine.warpgroups.agent(leader), at, thread)
+    memory = machine.storage.table("shared", CHUNK_BYTES, 1)
+    return read_matrix(memory, numbers, rows, size, mn_major, ELEMENTS[kind])
 
 
 def _accumulate(
@@ -183,7 +176,9 @@ def _accumulate(
         return whole.astype(np.int32)
     if held is None:
         return product
-    return np.where(scale_d, product + np.stack(held), product)
+    added: Array = np.concatenate(held).reshape(product.shape)
+    np.add(product, added, out=added)
+    return added if scale_d.all() else np.where(scale_d, added, product)
 
 
 @CHAPTER.form("wgmma fence sync aligned", 0)

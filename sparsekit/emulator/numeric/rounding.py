@@ -16,6 +16,7 @@ import numpy as np
 from sparsekit.emulator.arrays import Array
 
 _LOW_BITS = np.uint64(0x0FFF_FFFF)  # of a double, below what a float and its half way point hold
+_HALF_WAY_BITS, _HALF_WAY = np.uint64(0x1FFF_FFFF), np.uint64(0x1000_0000)
 _SPLIT = 134_217_729.0  # 2^27 + 1, Dekker's
 _SAFE_LOW, _SAFE_HIGH = 2.0**-400, 2.0**400
 _SMALLEST_NORMAL = np.float32(2.0**-126)
@@ -136,9 +137,16 @@ def fma_rn_f32(a: Array, b: Array, c: Array) -> Array:
     product = a.astype("f8") * b
     total = product + c
     # Rounding twice differs from once only where the double ends like a half way point.
-    if np.count_nonzero((total.view("u8") & _LOW_BITS) == 0):
+    if not np.minimum.reduce(total.view("u8") & _LOW_BITS) and _is_half_way(total):
         total = to_odd(*two_sum(product, c.astype("f8")))
     return total.astype("f4")
+
+
+def _is_half_way(total: Array) -> bool:
+    """Whether any double may be half way between floats: of subnormal ones, by a lower bit."""
+    ends = (total.view("u8") & _HALF_WAY_BITS) == _HALF_WAY
+    small = (np.abs(total) < _SMALLEST_NORMAL) & (total != 0)
+    return bool(np.count_nonzero(ends | small))
 
 
 def fma_f32(a: Array, b: Array, c: Array, mode: str) -> Array:
