@@ -109,7 +109,7 @@ def tried(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
 def _designs(data: Mapping[str, Any]) -> Iterator[Row]:
     for design in data["designs"]:
         for name, subjects in design["rows"].items():
-            if "skip" in subjects:
+            if "skip" in subjects and "old" in subjects:
                 new, old = subjects["skip"], subjects["old"]
                 yield (
                     design["name"], name, f"{new['ms']:.3f}", f"{old['ms']:.3f}",
@@ -141,7 +141,11 @@ def _tiles(tiles: Sequence[Finding]) -> Iterator[Row]:
         name = str(tile["subject"]).partition(".")[0]
         groups.setdefault((name, tile.get("data")), []).append(tile)
     for (name, kind), own in sorted(groups.items(), key=lambda group: group[0][0]):
-        shares = [t["worst_relative"] / t["bound"] for t in own if t.get("bound")]
+        shares = [
+            t["worst_relative"] / t["bound"]
+            for t in own
+            if t.get("bound") and t.get("worst_relative") is not None
+        ]
         yield (
             f"{name} tiles", kind, sum(t.get("tiles", 0) for t in own), *_bits(own),
             f"{max(shares):.3g} of the bound" if shares else None, _failed(own),
@@ -152,7 +156,7 @@ def _functions(data: Mapping[str, Any]) -> Iterator[Row]:
     for name, is_bound in (("exact", True), ("approximate", False)):
         own = [f for f in data["functions"] if (f["ok"] is not None) == is_bound]
         if own:
-            worst = max((f["worst_ulp"] for f in own if "worst_ulp" in f), default=None)
+            worst = max((w for f in own if (w := f.get("worst_ulp")) is not None), default=None)
             told = None if worst is None else f"{worst} ulp"
             yield "scalar instructions", name, len(own), *_bits(own), told, _failed(own)
 

@@ -234,21 +234,10 @@ _EXPENDABLE = ("conditions", "rates")
 
 
 def parts_of(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) -> list[Part]:
-    """The sections of those names, in order. Raises UsageError for a name that is none, and for
-    a file that lacks what its kind has."""
+    """The sections of those names, in order. Raises UsageError for a name that is none."""
     if unknown := [n for n in names if n not in SECTIONS]:
         raise UsageError(f"no section is called {unknown[0]!r}; there are {', '.join(SECTIONS)}")
-    parts: list[Part] = []
-    for name in names:
-        try:
-            parts += SECTIONS[name](stored, wanted)
-        except (KeyError, TypeError) as error:
-            files = ", ".join(file.name for file in stored)
-            raise UsageError(
-                f"section {name} of {files}: a result lacks what its kind has: {error!r}; make it "
-                "again with the command that its environment names"
-            ) from error
-    return parts
+    return [part for name in names for part in SECTIONS[name](stored, wanted)]
 
 
 def shortened(names: Sequence[str]) -> tuple[str, ...] | None:

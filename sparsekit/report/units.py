@@ -55,3 +55,8 @@ def widths_text(loads: Mapping[str, Mapping[str, int]] | None) -> str | None:
         for kind, widths in loads.items()
     )
     return ", ".join(parts) or "none"
+
+
+def first_line_of(reason: str | None) -> str:
+    """A reason on one line; says so where none was given."""
+    return next(iter((reason or "").splitlines()), "") or "no reason given"
