@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsekit.report.document import Cell, Lines, Table
+from sparsekit.report.gpus import are_several, on_gpu_text, with_gpus
 from sparsekit.report.stored import Stored, Wanted, of_kind
 
 ROWS_OP = "sparse_prefill"  # what rows of a prefill kernel are of
@@ -17,15 +18,16 @@ Row = tuple[Cell, ...]
 
 def control(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
     """A kernel against itself in each mode of `bench`, and a planted slow-down: a line each."""
+    found = [(file.gpu, f) for file in of_kind(stored, "control") for f in file.data["findings"]]
+    if not found:
+        return []
     rows: list[Row] = [
-        (
-            f["what"], f.get("method"), _verdicts(f["verdicts"]), _span(f.get("ratios")), f["ok"]
-        )
-        for file in of_kind(stored, "control")
-        for f in file.data["findings"]
-    ]  # fmt: skip
+        (f["what"], f.get("method"), _verdicts(f["verdicts"]), _span(f.get("ratios")), f["ok"])
+        for _, f in found
+    ]
     columns = ("what", "method", "verdicts", "ratios", "ok")
-    return [Table("Control of bench", columns, rows)] if rows else []
+    gpus = [gpu for gpu, _ in found]
+    return [with_gpus(Table("Control of bench", columns, rows), gpus, are_several(gpus))]
 
 
 def _verdicts(counts: Mapping[str, int]) -> str:
@@ -99,9 +101,11 @@ def _us(value: float) -> str:
 def tried(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
     """Designs of a prefill kernel against the one before: times and cycles a tile, a line each."""
     columns = ("design", "row", "ms", "before", "cycles a tile", "before, cycles")
+    files = of_kind(stored, "prefill-tried")
+    several = are_several(file.gpu for file in files)
     return [
-        Table("Tried", columns, lines, frozenset(columns[2:]))
-        for file in of_kind(stored, "prefill-tried")
+        Table(f"Tried{on_gpu_text(file.gpu, several)}", columns, lines, frozenset(columns[2:]))
+        for file in files
         if (lines := list(_designs(file.data)))
     ]
 

@@ -60,7 +60,8 @@ def distribution(result: BenchResult) -> str:
         if middle and timing.time_s is not None:
             off = [s / middle - 1 for s in samples]
             label = timing.label.removeprefix(f"{result.op}:")
-            rows.append((f"{label}, {format_time(timing.time_s)}", off))
+            mark = ", problem" if timing.problem else ""
+            rows.append((f"{label}, {format_time(timing.time_s)}{mark}", off))
     if not rows:
         return ""
     reach = max(abs(x) for _, off in rows for x in off) or _LEAST_REACH

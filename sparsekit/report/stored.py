@@ -15,6 +15,8 @@ from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
 from sparsekit.report.schemas import SCHEMAS
 from sparsekit.report.shape import Mismatch, found_text
+from sparsekit.report.sound import sound
+from sparsekit.report.units import place_of
 
 SCHEMA = 1
 
@@ -30,6 +32,11 @@ class Stored:
     @property
     def environment(self) -> Mapping[str, Any]:
         return self.data.get("environment") or {}
+
+    @property
+    def gpu(self) -> str:
+        """Where the results were made."""
+        return place_of(self.environment)
 
     @property
     def samples_sha256(self) -> str | None:
@@ -101,9 +108,10 @@ def of_kind(stored: Sequence[Stored], kind: str) -> list[Stored]:
 
 
 def bench_results(stored: Sequence[Stored], wanted: Wanted) -> list[BenchResult]:
-    """Every timed case that is wanted, those of one case together, whatever file they are from."""
+    """Every timed case that is wanted, those of one case together, whatever file they are from;
+    figures that a problem has made worthless are left out."""
     found = [
-        wanted.only(result)
+        wanted.only(sound(result))
         for file in of_kind(stored, "bench")
         for data in file.data["results"]
         if wanted.takes((result := BenchResult.from_json(data)).op, result.case)
@@ -121,7 +129,21 @@ def profile_results(stored: Sequence[Stored], wanted: Wanted) -> list[ProfileRes
     ]
 
 
-def ceilings_of(stored: Sequence[Stored]) -> Ceilings | None:
-    """What the GPU reached in the first run that measured it; None where none did."""
-    told = [c for file in stored if (c := file.data.get("ceilings"))]
-    return Ceilings(**told[0]) if told else None
+def verify_results(stored: Sequence[Stored], wanted: Wanted) -> list[tuple[str, Mapping[str, Any]]]:
+    """Every verified case that is wanted, with where it ran."""
+    return [
+        (file.gpu, result)
+        for file in of_kind(stored, "verify")
+        for result in file.data["results"]
+        if wanted.takes(result["op"], result["case"])
+    ]
+
+
+def ceilings_of(stored: Sequence[Stored]) -> dict[str, Ceilings]:
+    """By GPU, what it reached in the first run that measured it."""
+    found: dict[str, Ceilings] = {}
+    for file in stored:
+        if file.data.get("ceilings"):
+            for result in file.data["results"]:
+                found.setdefault(result["gpu"], Ceilings(**file.data["ceilings"]))
+    return found
