@@ -151,6 +151,16 @@ def swapped(found):
     return kept
 
 
+def replaced(name, content):
+    """The member of that name with other content."""
+
+    def change(found):
+        at = next(i for i, (m, _) in enumerate(found) if m.name.endswith(name))
+        return [*found[:at], (found[at][0], content), *found[at + 1 :]]
+
+    return change
+
+
 WRONG = {
     "path out of the store": (named("../../etc/cron.d/x"), "belongs into no bundle"),
     "absolute path": (named("/etc/x"), "belongs into no bundle"),
@@ -165,6 +175,7 @@ WRONG = {
     "file twice": (lambda found: [*found, found[-1]], "twice"),
     "artifact missing": (lambda f: [x for x in f if x[0].name.split("/")[-2:-1] != [
         f[-1][0].name.split("/")[1]]], "is cut off"),
+    "index nested without end": (replaced("bundle.json", b"[" * 100_000), "nested too deeply"),
     "no index": (lambda found: found[1:], "is no bundle"),
     "stranger beside the artifact": (
         lambda f: [*f, (tarfile.TarInfo(f[-1][0].name.rpartition("/")[0] + "/more.py"), b"x")],

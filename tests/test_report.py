@@ -255,7 +255,8 @@ def checked(kernel, variant, case, against="float64", skipped=False, **distances
     outputs = {n: asdict(OutputCheck(True, "0", max_abs=found)) for n, found in distances.items()}
     return {
         "op": "op", "kernel": kernel, "variant": variant, "arch": "sm_90a", "case": case,
-        "against": against, "skipped": skipped, "outputs": outputs,
+        "against": against, "ok": None if skipped else True, "skipped": skipped, "reason": None,
+        "runs": 2, "launches": 0, "schedules": [], "outputs": outputs,
     }  # fmt: skip
 
 
@@ -300,8 +301,9 @@ def emulated_result(variant: str, case: str, digest: str, random: int, **more) -
     schedules = ["lazy", "eager", *(f"random({n})" for n in range(random))]
     return {
         "op": "o", "kernel": "k", "variant": variant, "arch": "sm_100a", "case": case, "ok": True,
-        "skipped": False, "reason": None, "launches": len(schedules), "schedules": schedules,
-        "outputs": {"out": {"sha256": digest}}, **more,
+        "against": "float64", "runs": 1, "skipped": False, "reason": None,
+        "launches": len(schedules), "schedules": schedules,
+        "outputs": {"out": {"ok": True, "sha256": digest, "max_abs": None}}, **more,
     }  # fmt: skip
 
 
@@ -367,7 +369,11 @@ def test_files_that_are_no_results(tmp_path, run_cli):
     (tmp_path / "file.json").write_text(json.dumps({"schema": 1, "kind": "control"}))
     done = run_cli("report", "file.json", cwd=tmp_path)
     assert done.returncode == 2
-    assert "section control of file.json: a result lacks what its kind has" in done.stderr
+    assert "file.json is no control result: findings is missing" in done.stderr
+    (tmp_path / "file.json").write_text(json.dumps({**CONTROL, "schema": 2}))
+    done = run_cli("report", "file.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "expected a control result of schema 1, found schema 2" in done.stderr
 
 
 def test_the_footer_says_where_it_was_made(files, run_cli):

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from sparsekit.cli.options import FILE
 from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 from sparsekit.files import replace_file
-from sparsekit.report.document import Document, Lines
+from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.html import render_html
 from sparsekit.report.markdown import render_markdown
 from sparsekit.report.marked import blocks_in, updated
@@ -63,8 +64,7 @@ def command(
     sparsekit report --check
     """
     if check or update:
-        if check and update:
-            raise UsageError("--check and --update do not go together")
+        _only_marked(ctx)
         wanted_files = files or tuple(_marked_files())
         ctx.exit(_check(wanted_files) if check else _update(wanted_files))
     if not files:
@@ -82,13 +82,26 @@ def command(
         _write(output, text)
 
 
+def _only_marked(ctx: click.Context) -> None:
+    """Refuse, beside --check and --update, what a marker says itself: it would go unheard."""
+    given = [
+        max(parameter.opts, key=len)
+        for parameter in ctx.command.params
+        if isinstance(parameter, click.Option) and parameter.name
+        and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]  # fmt: skip
+    if len(given) > 1:
+        raise UsageError(
+            f"{' and '.join(given)} do not go together: --check and --update stand alone, and each "
+            "marker in a file says which sections, ops, cases and candidates it wants"
+        )
+
+
 def _markdown(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) -> str:
     """The page, without the sections that it can spare where it would be too long for GitHub."""
     left_out: list[str] = []
     while True:
-        parts = parts_of(names, stored, wanted)
-        if not parts:
-            raise UsageError("these files hold nothing of what was asked for")
+        parts = _parts(names, stored, wanted)
         if left_out:
             told = f"Left out, to stay within GitHub's length: {', '.join(left_out)}."
             parts.append(Lines((told,)))
@@ -105,8 +118,14 @@ def _markdown(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) ->
         names = fewer
 
 
+def _parts(names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
+    if parts := parts_of(names, stored, wanted):
+        return parts
+    raise UsageError("these files hold nothing of what was asked for")
+
+
 def _html(title: str, names: Sequence[str], stored: Sequence[Stored], wanted: Wanted) -> str:
-    parts = parts_of(names, stored, wanted)
+    parts = _parts(names, stored, wanted)
     return render_html(
         title, parts, bench_results(stored, wanted), profile_results(stored, wanted),
         ceilings_of(stored),
@@ -117,18 +136,30 @@ def _marked_files() -> Iterable[Path]:
     return (file for pattern in _MARKED for file in sorted(Path().glob(pattern)))
 
 
-def _check(files: Iterable[Path]) -> int:
+def _looked_in(files: Sequence[Path]) -> str:
+    """The files that were read or, where there was none to read, what was looked for and where."""
+    if files:
+        return ", ".join(map(str, files))
+    return (
+        f"{Path.cwd()}: no file is called {', '.join(_MARKED)} there; run it in the folder that "
+        "holds them, or name files"
+    )
+
+
+def _check(files: Sequence[Path]) -> int:
     blocks = [block for file in files for block in blocks_in(file, Path())]
     different = [text for block in blocks if (text := block.first_difference)]
     for text in different:
         click.echo(text)
-    click.echo(f"{len(blocks)} marked tables, {len(different)} differ from their results")
     if not blocks:
-        return UsageError.exit_code
+        raise UsageError(f"no marked table in {_looked_in(files)}")
+    click.echo(f"{len(blocks)} marked tables, {len(different)} differ from their results")
     return EXIT_CHECK_FAILED if different else EXIT_OK
 
 
-def _update(files: Iterable[Path]) -> int:
+def _update(files: Sequence[Path]) -> int:
+    if not files:
+        raise UsageError(f"no marked table in {_looked_in(files)}")
     changed = 0
     for file in files:
         text = updated(file, Path())

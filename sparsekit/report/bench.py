@@ -8,7 +8,11 @@ from typing import Any
 
 from sparsekit.model.bench import BenchResult, Ceilings, Interval, Timing
 from sparsekit.report.document import Cell, Document, Lines, Table
-from sparsekit.report.units import format_time
+from sparsekit.report.gpus import on_gpu_text, with_gpus
+from sparsekit.report.sound import sound
+from sparsekit.report.units import format_time, surroundings
+
+PROBLEM = "problem"  # in place of a figure that one has made worthless
 
 
 def bench_document(
@@ -35,7 +39,7 @@ def bench_parts(data: Mapping[str, Any], results: Sequence[BenchResult]) -> tupl
     """The tables and lines of a bench document, from its JSON and the results in it."""
     parts: list[Table | Lines] = []
     for op in dict.fromkeys(r.op for r in results):
-        own = [r for r in results if r.op == op and r.timings]
+        own = [sound(r) for r in results if r.op == op and r.timings]
         if own:
             parts.append(times_table(own, f"{op}: time per call"))
             parts.append(rates_table(own, f"{op}: rates"))
@@ -62,54 +66,66 @@ def _way(result: BenchResult) -> str:
     return f"{mode.protocol}, L2 {mode.l2}" if mode else "not timed"
 
 
-def times_table(results: Sequence[BenchResult], title: str) -> Table:
+def times_table(results: Sequence[BenchResult], title: str, several: bool = False) -> Table:
     """Rows cases, a column per candidate, then its ratio to the base with the verdict.
 
-    Results of several GPUs get a column that names them.
+    several: whether the page has several GPUs, so that a column names them.
     """
     labels = list(dict.fromkeys(t.label for r in results for t in r.timings))
     bases = {r.base for r in results}
-    compared = [x for x in labels if any(_find(r, x, "ratio") is not None for r in results)]
-    several = len({r.gpu for r in results}) > 1
+    compared = [x for x in labels if any(_ratio_cell(r, x) is not None for r in results)]
     op = results[0].op
     base = short_label(next(iter(bases)) or "", op) if len(bases) == 1 else "base"
     names = [short_label(x, op) for x in labels]
     ratios = [f"{short_label(x, op)} / {base}" for x in compared]
-    columns = ("case", *(["GPU"] if several else []), *names, *ratios)
     rows: list[tuple[Cell, ...]] = [
-        (
-            case, *([r.gpu] if several else []),
-            *(_time_cell(_timing(r, x)) for x in labels),
-            *(_ratio_cell(_timing(r, x)) for x in compared),
-        )
+        (case, *(_time_cell(_timing(r, x)) for x in labels), *(_ratio_cell(r, x) for x in compared))
         for r, case in zip(results, case_names(results), strict=True)
-    ]  # fmt: skip
-    return Table(title, columns, rows, frozenset({*names, *ratios}))
+    ]
+    table = Table(title, ("case", *names, *ratios), rows, frozenset({*names, *ratios}))
+    return with_gpus(table, [r.gpu for r in results], several)
 
 
-def rates_table(results: Sequence[BenchResult], title: str) -> Table:
+def rates_table(results: Sequence[BenchResult], title: str, several: bool = False) -> Table:
     """TFLOP/s and GB/s of each candidate, and their shares of what this run's GPU reached."""
     columns = (
         "case", "candidate", "toolchain", "TFLOP/s", "of matmul", "GB/s", "of copy", "bits as base",
     )  # fmt: skip
-    rows: list[tuple[Cell, ...]] = [
-        (
-            case, t.label, t.toolchain, _rate(t.tflops), _percent(t.matmul_share),
-            _rate(t.gbps), _percent(t.copy_share), t.same_bits,
-        )
+    timed = [
+        (r.gpu, case, t)
         for r, case in zip(results, case_names(results), strict=True)
         for t in r.timings
         if t.time_s is not None
+    ]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            case, t.label, t.toolchain, PROBLEM if t.problem else _rate(t.tflops),
+            _percent(t.matmul_share), _rate(t.gbps), _percent(t.copy_share), t.same_bits,
+        )
+        for _, case, t in timed
     ]  # fmt: skip
-    return Table(title, columns, rows, frozenset({"TFLOP/s", "of matmul", "GB/s", "of copy"}))
+    table = Table(title, columns, rows, frozenset({"TFLOP/s", "of matmul", "GB/s", "of copy"}))
+    return with_gpus(table, [gpu for gpu, _, _ in timed], several)
 
 
-def conditions_table(results: Sequence[BenchResult]) -> Table:
+def other_bits(results: Sequence[BenchResult], several: bool = False) -> list[Lines]:
+    """Of which candidates the outputs are not bit for bit the base's, in how many cases."""
+    told = []
+    for gpu, label in dict.fromkeys((r.gpu, t.label) for r in results for t in r.timings):
+        own = [t.same_bits for r in results if r.gpu == gpu for t in r.timings if t.label == label]
+        known = [same for same in own if same is not None]
+        if False in known:
+            name = short_label(label, results[0].op) + on_gpu_text(gpu, several)
+            told.append(f"{name} in {known.count(False)} of {len(known)} cases")
+    return [Lines((f"Other bits than the base: {', '.join(told)}.",))] if told else []
+
+
+def conditions_table(results: Sequence[BenchResult], several: bool = False) -> Table:
     """How each case was timed, the base against itself, and the state of the GPU."""
     columns = (
         "case", "method", "calls", "L2", "rounds", "A/A", "SM MHz", "W", "°C", "remarks",
     )  # fmt: skip
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for r in results:
         mode = r.mode
         assert mode is not None
@@ -121,7 +137,8 @@ def conditions_table(results: Sequence[BenchResult]) -> Table:
             _range([x.sm_clock_mhz for x in r.readings]), _range([x.power_w for x in r.readings]),
             _range([x.temperature_c for x in r.readings]), remarks or None,
         ))  # fmt: skip
-    return Table("Conditions", columns, rows, frozenset({"calls", "rounds"}))
+    table = Table("Conditions", columns, rows, frozenset({"calls", "rounds"}))
+    return with_gpus(table, [r.gpu for r in results], several)
 
 
 def short_label(label: str, op: str) -> str:
@@ -133,11 +150,6 @@ def _timing(result: BenchResult, label: str) -> Timing | None:
     return next((t for t in result.timings if t.label == label), None)
 
 
-def _find(result: BenchResult, label: str, name: str) -> Any:
-    timing = _timing(result, label)
-    return getattr(timing, name) if timing else None
-
-
 def _time_cell(timing: Timing | None) -> str | None:
     """`3.017 ms ±0.2 %`: half of the interval's width, in percent of the time."""
     if timing is None:
@@ -145,16 +157,25 @@ def _time_cell(timing: Timing | None) -> str | None:
     if timing.time_s is None:
         return timing.untimed
     text = format_time(timing.time_s)
-    if timing.interval_s is None:
-        return text
-    half = (timing.interval_s.high - timing.interval_s.low) / 2 / timing.time_s
-    return f"{text} ±{half:.1%}"
+    if timing.interval_s is not None:
+        half = (timing.interval_s.high - timing.interval_s.low) / 2 / timing.time_s
+        text += f" ±{half:.1%}"
+    return f"{text}, {PROBLEM}" if timing.problem else text
 
 
-def _ratio_cell(timing: Timing | None) -> str | None:
-    if timing is None or timing.ratio is None:
+def _ratio_cell(result: BenchResult, label: str) -> str | None:
+    """The ratio with its verdict, or why a sound result has none."""
+    timing = _timing(result, label)
+    if timing is None or label == result.base:
         return None
-    return f"{_ratio_text(timing.ratio, timing.ratio_interval)} {timing.verdict}"
+    base = _timing(result, result.base or "")
+    if timing.problem:
+        return PROBLEM
+    if base is not None and base.problem:
+        return f"base has a {PROBLEM}"
+    if timing.ratio is None:
+        return None
+    return f"{_ratio_text(timing.ratio, timing.ratio_interval)} {timing.verdict or ''}".rstrip()
 
 
 def _ratio_text(ratio: float | None, interval: Interval | None) -> str | None:
@@ -198,8 +219,4 @@ def _footer(data: Mapping[str, Any]) -> list[str]:
             f"ceilings in this run: bf16 matmul {ceilings['matmul_tflops']:.0f} TFLOP/s, copy "
             f"{ceilings['copy_gbps']:.0f} GB/s"
         )
-    if others := data["environment"].get("others"):
-        told.append(f"other processes on the GPU: {', '.join(others)}")
-    if problem := data["environment"].get("watch"):
-        told.append(str(problem))
-    return told
+    return [*told, *surroundings(data["environment"])]

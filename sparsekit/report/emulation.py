@@ -8,13 +8,14 @@ from typing import Any
 
 from sparsekit.model.results import CodeBlock, Coverage, Finding, VerifyResult
 from sparsekit.report.document import Lines, Table
+from sparsekit.report.units import first_line_of
 
 _COLUMNS = ("kernel", "variant", "instance", "entry", "archs", "blocks", "executed", "percent")
 _RIGHT = frozenset({"blocks", "executed", "percent"})
 _WHOLE = 100.0
 _SHOWN_BLOCKS = 12
 _RANDOM = "random("
-_NOT_TAKEN = "no kernel takes this call"
+NOT_TAKEN = "no kernel takes this call"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def emulated_parts(results: Sequence[Mapping[str, Any]]) -> list[Table | Lines]:
         if r["schedules"]:
             own = bits.setdefault((r["kernel"], r["variant"]), {})
             own[r["case"]] = sorted(f"{name} {o['sha256']}" for name, o in r["outputs"].items())
-            key = (r["kernel"], r["variant"], r["arch"], _schedules(r["schedules"]))
+            key = (r["kernel"], r["variant"], r["arch"] or "", _schedules(r["schedules"]))
             groups.setdefault(key, []).append(r)
     if not groups:
         return []
@@ -116,9 +117,9 @@ def emulated_parts(results: Sequence[Mapping[str, Any]]) -> list[Table | Lines]:
         for (kernel, variant, arch, schedules), group in sorted(groups.items())
     ]  # fmt: skip
     left_out = dict.fromkeys(
-        f"Left out: {r['case']}: {r['reason'].splitlines()[0]}."
+        f"Left out: {r['case']}: {first_line_of(r['reason'])}."
         for r in results
-        if r["skipped"] and not r["reason"].startswith(_NOT_TAKEN)
+        if r["skipped"] and not (r["reason"] or "").startswith(NOT_TAKEN)
     )
     columns = (
         "variant", "arch", "schedules", "cases", "launches", "ok", "failed", "same bits as",

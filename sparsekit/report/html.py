@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
 from sparsekit.report.bench import case_names
 from sparsekit.report.document import Lines, Table, cell_text
+from sparsekit.report.gpus import are_several, on_gpu_text
 from sparsekit.report.plots import STYLE, Point, colors, distribution, roofline
 
 _STYLE = """
@@ -34,31 +35,34 @@ _PAGE_STYLE = _STYLE.replace("LIGHT", colors(True)).replace("DARK", colors(False
 
 def render_html(
     title: str, parts: Sequence[Table | Lines], results: Sequence[BenchResult],
-    profiles: Sequence[ProfileResult], ceilings: Ceilings | None,
+    profiles: Sequence[ProfileResult], ceilings: Mapping[str, Ceilings],
 ) -> str:  # fmt: skip
-    """The page: the tables and lines, then each case's samples, then the roofline of what was timed
-    and, with bytes as counted, of what was profiled; without ceilings there is none."""
+    """The page: the tables and lines, then each case's samples, then for each GPU with ceilings the
+    roofline of what was timed and, with bytes as counted, of what was profiled."""
+    several = are_several([*(r.gpu for r in results), *(r.gpu for r in profiles)])
     body = [f"<h1>{escape(title)}</h1>"]
     body += [_table(p) if isinstance(p, Table) else _lines(p) for p in parts]
     named = list(zip(results, case_names(results), strict=True))
-    plots = [(f"{r.op} {case}", distribution(r)) for r, case in named]
+    plots = [
+        (f"{r.op} {case}{on_gpu_text(r.gpu, several)}", distribution(r)) for r, case in named
+    ]  # fmt: skip
     if any(plot for _, plot in plots):
         body.append("<h2>Samples</h2>")
         body += [f"<h3>{escape(name)}</h3>{p}" for name, p in plots if p]
-    if ceilings:
+    for gpu, own in ceilings.items():
         points = [
             Point(f"{case} {t.label}", r.flop / r.bytes, t.tflops, r.op)
             for r, case in named
             for t in r.timings
-            if r.flop and r.bytes and t.tflops
+            if r.gpu == gpu and r.flop and r.bytes and t.tflops
         ]
         points += [
             Point(f"{r.case} {p[0]}, profiled", *p[1:], f"{r.op}, profiled")
             for r in profiles
-            if (p := r.roofline_point)
+            if r.gpu == gpu and (p := r.roofline_point)
         ]
-        if figure := roofline(points, ceilings):
-            body.append(f"<h2>Roofline</h2>{figure}")
+        if figure := roofline(points, own):
+            body.append(f"<h2>{escape(f'Roofline{on_gpu_text(gpu, several)}')}</h2>{figure}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -95,7 +95,10 @@ def _parsed(order: str, where: str) -> tuple[list[str], list[str], Wanted]:
         "--section": [], "--op": [], "--case": [], "--candidate": [],
     }  # fmt: skip
     files: list[str] = []
-    words = iter(shlex.split(order))
+    try:
+        words = iter(shlex.split(order))
+    except ValueError as error:
+        raise UsageError(f"{where}: the marker {order!r} does not read: {error}") from error
     for word in words:
         if word in options:
             value = next(words, None)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsekit.report.document import Cell, Lines, Table
+from sparsekit.report.gpus import are_several, on_gpu_text, with_gpus
 from sparsekit.report.stored import Stored, Wanted, of_kind
 
 ROWS_OP = "sparse_prefill"  # what rows of a prefill kernel are of
@@ -17,15 +18,16 @@ Row = tuple[Cell, ...]
 
 def control(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
     """A kernel against itself in each mode of `bench`, and a planted slow-down: a line each."""
+    found = [(file.gpu, f) for file in of_kind(stored, "control") for f in file.data["findings"]]
+    if not found:
+        return []
     rows: list[Row] = [
-        (
-            f["what"], f.get("method"), _verdicts(f["verdicts"]), _span(f.get("ratios")), f["ok"]
-        )
-        for file in of_kind(stored, "control")
-        for f in file.data["findings"]
-    ]  # fmt: skip
+        (f["what"], f.get("method"), _verdicts(f["verdicts"]), _span(f.get("ratios")), f["ok"])
+        for _, f in found
+    ]
     columns = ("what", "method", "verdicts", "ratios", "ok")
-    return [Table("Control of bench", columns, rows)] if rows else []
+    gpus = [gpu for gpu, _ in found]
+    return [with_gpus(Table("Control of bench", columns, rows), gpus, are_several(gpus))]
 
 
 def _verdicts(counts: Mapping[str, int]) -> str:
@@ -99,9 +101,11 @@ def _us(value: float) -> str:
 def tried(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
     """Designs of a prefill kernel against the one before: times and cycles a tile, a line each."""
     columns = ("design", "row", "ms", "before", "cycles a tile", "before, cycles")
+    files = of_kind(stored, "prefill-tried")
+    several = are_several(file.gpu for file in files)
     return [
-        Table("Tried", columns, lines, frozenset(columns[2:]))
-        for file in of_kind(stored, "prefill-tried")
+        Table(f"Tried{on_gpu_text(file.gpu, several)}", columns, lines, frozenset(columns[2:]))
+        for file in files
         if (lines := list(_designs(file.data)))
     ]
 
@@ -109,7 +113,7 @@ def tried(stored: Sequence[Stored], wanted: Wanted) -> list[Table | Lines]:
 def _designs(data: Mapping[str, Any]) -> Iterator[Row]:
     for design in data["designs"]:
         for name, subjects in design["rows"].items():
-            if "skip" in subjects:
+            if "skip" in subjects and "old" in subjects:
                 new, old = subjects["skip"], subjects["old"]
                 yield (
                     design["name"], name, f"{new['ms']:.3f}", f"{old['ms']:.3f}",
@@ -141,7 +145,11 @@ def _tiles(tiles: Sequence[Finding]) -> Iterator[Row]:
         name = str(tile["subject"]).partition(".")[0]
         groups.setdefault((name, tile.get("data")), []).append(tile)
     for (name, kind), own in sorted(groups.items(), key=lambda group: group[0][0]):
-        shares = [t["worst_relative"] / t["bound"] for t in own if t.get("bound")]
+        shares = [
+            t["worst_relative"] / t["bound"]
+            for t in own
+            if t.get("bound") and t.get("worst_relative") is not None
+        ]
         yield (
             f"{name} tiles", kind, sum(t.get("tiles", 0) for t in own), *_bits(own),
             f"{max(shares):.3g} of the bound" if shares else None, _failed(own),
@@ -152,7 +160,7 @@ def _functions(data: Mapping[str, Any]) -> Iterator[Row]:
     for name, is_bound in (("exact", True), ("approximate", False)):
         own = [f for f in data["functions"] if (f["ok"] is not None) == is_bound]
         if own:
-            worst = max((f["worst_ulp"] for f in own if "worst_ulp" in f), default=None)
+            worst = max((w for f in own if (w := f.get("worst_ulp")) is not None), default=None)
             told = None if worst is None else f"{worst} ulp"
             yield "scalar instructions", name, len(own), *_bits(own), told, _failed(own)
 

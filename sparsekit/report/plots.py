@@ -56,10 +56,12 @@ def distribution(result: BenchResult) -> str:
     rows = []
     for timing in result.timings:
         samples = [s for own in timing.samples_s for s in own]
-        if samples and timing.time_s is not None:
-            off = [s / statistics.median(samples) - 1 for s in samples]
+        middle = statistics.median(samples) if samples else 0.0
+        if middle and timing.time_s is not None:
+            off = [s / middle - 1 for s in samples]
             label = timing.label.removeprefix(f"{result.op}:")
-            rows.append((f"{label}, {format_time(timing.time_s)}", off))
+            mark = ", problem" if timing.problem else ""
+            rows.append((f"{label}, {format_time(timing.time_s)}{mark}", off))
     if not rows:
         return ""
     reach = max(abs(x) for _, off in rows for x in off) or _LEAST_REACH

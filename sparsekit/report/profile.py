@@ -9,6 +9,7 @@ from typing import Any
 from sparsekit.model.bench import Ceilings
 from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.report.document import Cell, Document, Lines, Table
+from sparsekit.report.gpus import are_several, on_gpu_text
 
 # Names of counts with what a reader calls them; the order is that of the table.
 TITLES = {
@@ -48,17 +49,22 @@ def profile_document(
 
 
 def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
-    """A table of counts per case, the stalls, and what could not be counted, with the reason."""
+    """A table of counts per case and GPU, the stalls, and what could not be counted, and why."""
+    several = are_several(r.gpu for r in results)
     parts: list[Table | Lines] = []
-    for op, case in dict.fromkeys((r.op, r.case) for r in results):
-        own = [r for r in results if (r.op, r.case) == (op, case)]
-        parts.append(_counts(own, f"{op} {case}: one launch after 5 warm-ups"))
+    for op, case, gpu in dict.fromkeys((r.op, r.case, r.gpu) for r in results):
+        own = [r for r in results if (r.op, r.case, r.gpu) == (op, case, gpu)]
+        where = on_gpu_text(gpu, several)
+        parts.append(_counts(own, f"{op} {case}{where}: one launch after 5 warm-ups"))
         stalled = [r for r in own if r.stalls]
         if stalled:
-            parts.append(_stalls(stalled))
-    remarks = [f"{r.label}: {r.problem}" for r in results if r.problem]
-    remarks += [f"{r.label}: no {', '.join(r.dropped)} here" for r in results if r.dropped]
-    remarks += [f"{r.label}: {r.report} holds it all" for r in results if r.report]
+            parts.append(_stalls(stalled, where))
+    remarks = []
+    for r in results:
+        label = r.label + on_gpu_text(r.gpu, several)
+        remarks += [f"{label}: {r.problem}"] if r.problem else []
+        remarks += [f"{label}: no {', '.join(r.dropped)} here"] if r.dropped else []
+        remarks += [f"{label}: {r.report} holds it all"] if r.report else []
     if remarks:
         parts.append(Lines(tuple(dict.fromkeys(remarks))))
     return parts
@@ -109,7 +115,7 @@ def _ratio(count: Count | None, base: Count | None) -> str | None:
     return f"{count.value / base.value:.3f}"
 
 
-def _stalls(results: Sequence[ProfileResult]) -> Table:
+def _stalls(results: Sequence[ProfileResult], where: str) -> Table:
     totals = {
         name: max(r.stalls.get(name, 0) for r in results) for r in results for name in r.stalls
     }
@@ -120,6 +126,5 @@ def _stalls(results: Sequence[ProfileResult]) -> Table:
         if totals[name] >= _LEAST_STALL_PERCENT
     ]
     labels = tuple(r.label for r in results)
-    return Table(
-        "Stalls, % of a warp's cycles per instruction", ("reason", *labels), rows, frozenset(labels)
-    )
+    title = f"Stalls{where}, % of a warp's cycles per instruction"
+    return Table(title, ("reason", *labels), rows, frozenset(labels))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sparsekit.digest import sha256_of
 from sparsekit.errors import UsageError
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
+from sparsekit.report.schemas import SCHEMAS
+from sparsekit.report.shape import Mismatch, found_text
+from sparsekit.report.sound import sound
+from sparsekit.report.units import place_of
 
-KINDS = (
-    "bench", "verify", "inspect", "profile", "run", "sanitizer", "control", "against-emulator",
-    "prefill-rows", "prefill-tried", "paged-rows",
-)  # fmt: skip
 SCHEMA = 1
-Result = TypeVar("Result", BenchResult, ProfileResult)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One result file. name: as the user gave it."""
+    """One result file. name: as the user gave it; data: of the shape that its kind has."""
 
     name: str
     kind: str
@@ -33,6 +32,11 @@ class Stored:
     @property
     def environment(self) -> Mapping[str, Any]:
         return self.data.get("environment") or {}
+
+    @property
+    def gpu(self) -> str:
+        """Where the results were made."""
+        return place_of(self.environment)
 
     @property
     def samples_sha256(self) -> str | None:
@@ -70,17 +74,32 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def read_stored(file: Path, name: str | None = None) -> Stored:
-    """The result file. Raises UsageError when it is none, or of another schema."""
+    """The result file. Raises UsageError when it is none, is of another schema, or holds something
+    else than its kind has."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} does not read as a result file: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{file} does not read as a result file: nested too deeply") from error
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in KINDS or data.get("schema") != SCHEMA:
+    if not isinstance(kind, str) or kind not in SCHEMAS:
         raise UsageError(
             f"{file}: expected a JSON result of bench, verify, inspect-sass, profile, run or "
-            f"tests/gpu (schema {SCHEMA}), found kind {kind!r}; write it with --format json"
+            f"tests/gpu, found kind {found_text(kind)}; write it with --format json"
         )
+    if (schema := data.get("schema")) != SCHEMA or isinstance(schema, bool):
+        raise UsageError(
+            f"{file}: expected a {kind} result of schema {SCHEMA}, found schema "
+            f"{found_text(schema)}; this version of sparsekit does not read it: make it again"
+        )
+    try:
+        SCHEMAS[kind].check(data, "")
+    except Mismatch as error:
+        raise UsageError(
+            f"{file} is no {kind} result: {error}; make it again with the command that its "
+            "environment names"
+        ) from error
     return Stored(name or str(file), kind, data)
 
 
@@ -89,29 +108,42 @@ def of_kind(stored: Sequence[Stored], kind: str) -> list[Stored]:
 
 
 def bench_results(stored: Sequence[Stored], wanted: Wanted) -> list[BenchResult]:
-    """Every timed case that is wanted, those of one case together, whatever file they are from."""
-    read = _results(of_kind(stored, "bench"), BenchResult.from_json, wanted)
-    found = [wanted.only(result) for result in read]
+    """Every timed case that is wanted, those of one case together, whatever file they are from;
+    figures that a problem has made worthless are left out."""
+    found = [
+        wanted.only(sound(result))
+        for file in of_kind(stored, "bench")
+        for data in file.data["results"]
+        if wanted.takes((result := BenchResult.from_json(data)).op, result.case)
+    ]
     order = {key: number for number, key in enumerate(dict.fromkeys((r.op, r.case) for r in found))}
     return sorted(found, key=lambda r: order[r.op, r.case])
 
 
 def profile_results(stored: Sequence[Stored], wanted: Wanted) -> list[ProfileResult]:
-    return list(_results(of_kind(stored, "profile"), ProfileResult.from_json, wanted))
+    return [
+        result
+        for file in of_kind(stored, "profile")
+        for data in file.data["results"]
+        if wanted.takes((result := ProfileResult.from_json(data)).op, result.case)
+    ]
 
 
-def _results(
-    files: Iterable[Stored], read: Callable[[Any], Result], wanted: Wanted
-) -> Iterator[Result]:
-    for file in files:
-        try:
-            results = [read(r) for r in file.data["results"]]
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"{file.name} is no {file.kind} result: {error!r}") from error
-        yield from (r for r in results if wanted.takes(r.op, r.case))
+def verify_results(stored: Sequence[Stored], wanted: Wanted) -> list[tuple[str, Mapping[str, Any]]]:
+    """Every verified case that is wanted, with where it ran."""
+    return [
+        (file.gpu, result)
+        for file in of_kind(stored, "verify")
+        for result in file.data["results"]
+        if wanted.takes(result["op"], result["case"])
+    ]
 
 
-def ceilings_of(stored: Sequence[Stored]) -> Ceilings | None:
-    """What the GPU reached in the first run that measured it; None where none did."""
-    told = [c for file in stored if (c := file.data.get("ceilings"))]
-    return Ceilings(**told[0]) if told else None
+def ceilings_of(stored: Sequence[Stored]) -> dict[str, Ceilings]:
+    """By GPU, what it reached in the first run that measured it."""
+    found: dict[str, Ceilings] = {}
+    for file in stored:
+        if file.data.get("ceilings"):
+            for result in file.data["results"]:
+                found.setdefault(result["gpu"], Ceilings(**file.data["ceilings"]))
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _STEP = 1024
+NO_REASON = "no reason given"
 
 
 def format_bytes(count: int | None) -> str:
@@ -33,7 +34,9 @@ def format_seconds(seconds: float | None) -> str:
 
 def place_of(environment: Mapping[str, Any]) -> str:
     """Where something ran, as `environment()` tells it."""
-    return "the CPU, emulated" if environment.get("emulated") else str(environment["gpu"])
+    if environment.get("emulated"):
+        return "the CPU, emulated"
+    return str(environment.get("gpu") or "an unknown GPU")
 
 
 def format_time(seconds: float) -> str:
@@ -55,3 +58,15 @@ def widths_text(loads: Mapping[str, Mapping[str, int]] | None) -> str | None:
         for kind, widths in loads.items()
     )
     return ", ".join(parts) or "none"
+
+
+def first_line_of(reason: str | None) -> str:
+    """A reason on one line; says so where none was given."""
+    return next(iter((reason or "").splitlines()), "") or NO_REASON
+
+
+def surroundings(environment: Mapping[str, Any]) -> list[str]:
+    """What else ran on the GPU, and why its clocks and power could not be watched."""
+    others, watch = environment.get("others"), environment.get("watch")
+    told = [f"other processes on the GPU: {', '.join(others)}"] if others else []
+    return [*told, *([str(watch)] if watch else [])]

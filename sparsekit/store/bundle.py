@@ -113,7 +113,7 @@ def _adopt(file: Path, store: Store, key: str, files: Mapping[str, bytes]) -> bo
             (stage / name).write_bytes(content)
         try:
             store.adopt(stage, key)
-        except (Damaged, FileNotFoundError) as error:
+        except (Damaged, FileNotFoundError, RecursionError) as error:
             raise StoreError(f"{file}: artifact {key[:16]} is damaged: {error}") from error
     return False
 
@@ -122,12 +122,19 @@ def _index(file: Path, name: str, content: bytes) -> dict[str, Any]:
     try:
         if name != _INDEX:
             raise ValueError(f"{name!r} stands first")
-        index = json.loads(content)
+        index = _parsed(content)
         if index["kind"] != "bundle" or index["schema"] != SCHEMA:
             raise ValueError(f"kind {index['kind']!r}, schema {index['schema']!r}")
         return {"toolchains": list(index["toolchains"]), "artifacts": dict(index["artifacts"])}
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{file} is no bundle of schema {SCHEMA}: {error}") from error
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _toolchains(file: Path, index: Mapping[str, Any]) -> Iterator[Toolchain]:
