@@ -40,6 +40,7 @@ SPREAD16_NARROW = Entry("sparse_attn_paged_decode_spread16_narrow", _ARGS)
 SPREAD32 = Entry("sparse_attn_paged_decode_spread32", _ARGS)
 LONG16 = Entry("sparse_attn_paged_decode_long16", _ARGS)
 SERIAL32 = Entry("sparse_attn_paged_decode_serial32", _ARGS)
+BLOCK16 = Entry("sparse_attn_paged_decode_block16", _ARGS)
 
 
 def _parts(topk: int, most: int) -> tuple[int, int]:
@@ -51,18 +52,23 @@ def _parts(topk: int, most: int) -> tuple[int, int]:
 def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     """Clusters while they are few for the SMs, 16 heads a block before 32; else a block per row.
 
+    A row that fits a block whole has one without a cluster where clusters are many for the SMs:
+    BLOCK16_OVER_PER_SM blocks each, which for now is never reached unless asked for by name.
     All give the same bits. Only clusters take more parts than they have blocks.
     """
     b, h, topk = (call.dims[n] for n in ("b", "h", "topk"))
     columns, parts = _parts(topk, variant.constant("PART_COLUMNS"))
     values = {"part_columns": columns, "parts": parts}
     sms = call.device.sm_count if call.device else _SM_COUNT
+    is_short = columns * parts <= variant.constant("SHORT_COLUMNS")
     if parts > _CLUSTER:
         return (Launch(LONG16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     by_16, by_32 = (b * _CLUSTER * -(-h // heads) for heads in (16, 32))
     narrow = columns <= variant.constant("NARROW_COLUMNS")
     spread16, per_sm = (SPREAD16_NARROW, "NARROW_PER_SM") if narrow else (SPREAD16, "WIDE_PER_SM")
     if by_16 <= variant.constant(per_sm) * sms:
+        if is_short and by_16 > variant.constant("BLOCK16_OVER_PER_SM") * sms:
+            return (Launch(BLOCK16.name, (b, -(-h // 16), 1), values),)
         return (Launch(spread16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     if by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
         return (Launch(SPREAD32.name, (b * _CLUSTER, -(-h // 32), 1), values),)
@@ -70,16 +76,24 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
 
 
 def reject(variant: Variant, call: Call) -> str | None:
-    """One query a row, of the model's head dimension."""
+    """One query a row, of the model's head dimension; short where only that entry is asked for."""
     if call.dims["m"] != 1:
         return f"it is for one query a row, found m = {call.dims['m']}"
     if call.dims["d"] != _HEAD_DIM:
         return f"it is for d = {_HEAD_DIM}, found {call.dims['d']}"
+    columns, parts = _parts(call.dims["topk"], variant.constant("PART_COLUMNS"))
+    most = variant.constant("SHORT_COLUMNS")
+    if variant.constant("BLOCK16_OVER_PER_SM") == 0 and columns * parts > most:
+        return f"it is for rows whose parts have at most {most} columns, found {columns * parts}"
     return None
 
 
 def _constants(
-    p_terms: int = 1, narrow_per_sm: int = 2, wide_per_sm: int = 1, spread32_per_sm: int = 3
+    p_terms: int = 1,
+    narrow_per_sm: int = 2,
+    wide_per_sm: int = 1,
+    spread32_per_sm: int = 3,
+    block16_over_per_sm: int = _ALWAYS,
 ) -> dict[str, int]:
     return {
         "P_TERMS": p_terms,
@@ -88,6 +102,8 @@ def _constants(
         "NARROW_PER_SM": narrow_per_sm,
         "WIDE_PER_SM": wide_per_sm,
         "SPREAD32_PER_SM": spread32_per_sm,
+        "SHORT_COLUMNS": 192,
+        "BLOCK16_OVER_PER_SM": block16_over_per_sm,
     }
 
 
@@ -95,13 +111,14 @@ KERNEL = Kernel(
     lang="cuda",
     op="sparse_attn_paged",
     source="kernel.cu",
-    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32),
+    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32, BLOCK16),
     targets=("sm_90a",),
     variants=(
         Variant("folded", _constants()),
         Variant("folded16", _constants(1, _ALWAYS, _ALWAYS, 0), same_bits_as="folded"),
         Variant("folded32", _constants(1, 0, 0, _ALWAYS), same_bits_as="folded"),
         Variant("serial", _constants(1, 0, 0, 0), same_bits_as="folded"),
+        Variant("block16", _constants(1, _ALWAYS, 0, 0, 0), same_bits_as="folded"),
         Variant("fine", _constants(p_terms=2)),
     ),
     instances=(Instance(),),
