@@ -183,6 +183,41 @@ def test_on_hopper_the_cuda_kernels_go_before_bf16(m, kernel):
     assert paged_taken(paged_call(m)) == f"sparse_attn_paged_{kernel}"
 
 
+DECODE = "cu/sparse_attn_paged_decode_sm90"
+
+
+def decode_call(b: int, topk: int) -> Call:
+    call = paged_call(1)
+    return replace(call, dims={**call.dims, "b": b, "topk": topk})
+
+
+@pytest.mark.parametrize(("topk", "columns"), [(128, 128), (129, 160), (192, 192), (193, 224)])
+def test_a_block_that_has_a_row_whole_takes_those_that_fit(topk, columns):
+    (found,) = [d for d in decisions(decode_call(1, topk), f"{DECODE}:block16") if d.reason]
+    assert found.taken == (columns <= 192)
+    if not found.taken:
+        assert found.reason.endswith(f"at most 192 columns, found {columns}")
+
+
+@pytest.mark.parametrize(
+    ("b", "topk", "over", "entry"),
+    [
+        (8, 128, None, "spread16_narrow"), (8, 128, 1, "block16"), (8, 192, 1, "block16"),
+        (8, 193, 1, "spread16_narrow"), (4, 128, 1, "spread16_narrow"), (5, 128, 1, "block16"),
+        (8, 640, 1, "spread32"), (64, 640, 1, "serial32"),
+    ],
+)  # fmt: skip
+def test_short_rows_have_a_block_each_only_where_clusters_are_many_and_it_is_asked_for(
+    b, topk, over, entry
+):
+    (choice,) = Catalog().resolve([DECODE])
+    variant = next(v for v in choice.kernel.variants if v.name == "folded")
+    if over is not None:
+        variant = replace(variant, constants={**variant.constants, "BLOCK16_OVER_PER_SM": over})
+    (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
+    assert launch.entry == f"sparse_attn_paged_decode_{entry}"
+
+
 POOLS = ("window_pool", "cmp_pool")
 
 
