@@ -114,57 +114,54 @@ __device__ __forceinline__ int column_of(int tile, int i) {
   return tile * kMmaN + threadIdx.x % 4 * 2 + i;
 }
 
-/// Weights and end of a part, sums in the order of `weigh`: over a column and every 16th after it,
-/// then of the columns 8 apart, 4, 2 and 1.
-__device__ __forceinline__ void weigh_part(SharedOfShort& smem,
-                                           const float (&scores)[kMostTiles][4], unsigned listed,
-                                           float scale, int part_columns, int part) {
-  const int lane = threadIdx.x % kWarp;
+/// Weights of a part, from its `first_column` of P on, and its m and l, of one head of a lane; sums
+/// in the order of `weigh`: over a column and every 16th after it, then of the columns 8 apart, 4,
+/// 2 and 1. listed: a bit for each column of the part.
+template <int kTiles, int kPRow, class Bits>
+__device__ __forceinline__ float2 weigh_head(bf16 (&p)[kPTerms][kShortHeads][kPRow],
+                                             const float (&scores)[kTiles][2], Bits listed,
+                                             float scale, int part_columns, int first_column,
+                                             int head) {
+  float x[kTiles][2], top = -infinity();
 #pragma unroll
-  for (int of_lane = 0; of_lane < 2; ++of_lane) {
-    const int head = lane / 4 + 8 * of_lane;
-    float x[kMostTiles][2], top = -infinity();
-#pragma unroll
-    for (int tile = 0; tile < kMostTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const bool valid = listed >> column_of(tile, i) & 1;
-        x[tile][i] = valid ? __fmul_rn(scores[tile][2 * of_lane + i], scale) : -infinity();
-        top = max_NaN_f32(top, x[tile][i]);
-      }
-    }
-    top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
-    top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
-    float sums[kPairTiles][2] = {};
-#pragma unroll
-    for (int tile = 0; tile < kMostTiles; ++tile) {
-      float weight[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const bool valid = listed >> column_of(tile, i) & 1;
-        const float e = weight_of(x[tile][i], top);
-        sums[tile % kPairTiles][i] = __fadd_rn(sums[tile % kPairTiles][i], e);
-        weight[i] = valid ? __fmaf_rn(x[tile][i], 0.0f, e) : 0.0f;  // as in weigh
-      }
-      if (tile * kMmaN >= part_columns) continue;
-      const int column = part * part_columns + column_of(tile, 0);
-      const unsigned high = cvt_rn_bf16x2_f32(weight[1], weight[0]);
-      *reinterpret_cast<unsigned*>(&smem.p[0][head][column]) = high;
-      if (kPTerms == 2) {
-        *reinterpret_cast<unsigned*>(&smem.p[kPTerms - 1][head][column]) =
-            cvt_rn_bf16x2_f32(weight[1] - __uint_as_float(high & 0xffff0000),
-                              weight[0] - __uint_as_float(high << 16));
-      }
-    }
-    float sum[2];
+  for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      sum[i] = __fadd_rn(sums[0][i], sums[1][i]);
-      sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffff, sum[i], 2));
-      sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffff, sum[i], 1));
+      const bool valid = listed >> column_of(tile, i) & 1;
+      x[tile][i] = valid ? __fmul_rn(scores[tile][i], scale) : -infinity();
+      top = max_NaN_f32(top, x[tile][i]);
     }
-    if (lane % 4 == 0) smem.end[part][head] = make_float2(top, __fadd_rn(sum[0], sum[1]));
   }
+  top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 2));
+  top = max_NaN_f32(top, __shfl_xor_sync(0xffffffff, top, 1));
+  float sums[kPairTiles][2] = {};
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    float weight[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool valid = listed >> column_of(tile, i) & 1;
+      const float e = weight_of(x[tile][i], top);
+      sums[tile % kPairTiles][i] = __fadd_rn(sums[tile % kPairTiles][i], e);
+      weight[i] = valid ? __fmaf_rn(x[tile][i], 0.0f, e) : 0.0f;  // as in weigh
+    }
+    if (tile * kMmaN >= part_columns) continue;
+    const int column = first_column + column_of(tile, 0);
+    const unsigned high = cvt_rn_bf16x2_f32(weight[1], weight[0]);
+    *reinterpret_cast<unsigned*>(&p[0][head][column]) = high;
+    if (kPTerms == 2) {
+      *reinterpret_cast<unsigned*>(&p[kPTerms - 1][head][column]) = cvt_rn_bf16x2_f32(
+          weight[1] - __uint_as_float(high & 0xffff0000), weight[0] - __uint_as_float(high << 16));
+    }
+  }
+  float sum[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] = __fadd_rn(sums[0][i], sums[1][i]);
+    sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffff, sum[i], 2));
+    sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffff, sum[i], 1));
+  }
+  return make_float2(top, __fadd_rn(sum[0], sum[1]));
 }
 
 /// a and b of all parts, a thread for each and a head.
@@ -185,7 +182,8 @@ __device__ __forceinline__ void find_factors(SharedOfShort& smem, int parts) {
 struct Operands {
   unsigned p[kPTerms][4], v[kOutTiles / 2][4];
 
-  __device__ __forceinline__ void load(const SharedOfShort& smem, int first) {
+  template <class Shared>
+  __device__ __forceinline__ void load(const Shared& smem, int first) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int term = 0; term < kPTerms; ++term) {
@@ -221,56 +219,93 @@ struct FoldedParts {
 
   __device__ __forceinline__ int next_part() const { return __ffs(left) - 1; }
 
-  /// Adds 16 columns, and folds a part with its last; asks for the operands after them.
-  template <bool kBegins, bool kEnds>
-  __device__ __forceinline__ void add(const SharedOfShort& smem, const Operands& operands,
-                                      Operands& next, int part_columns) {
-    const int part = next_part();
-    float4 fold[2];
-    if (kEnds) {
-      const int head = threadIdx.x % kWarp / 4;
-      fold[0] = smem.fold[part][head], fold[1] = smem.fold[part][head + 8];
-      left &= left - 1;
-      if (left != 0) next.load(smem, next_part() * part_columns);
-    } else {
-      next.load(smem, part * part_columns + kMmaK);
-    }
-    if (kBegins) of_part = {};
-    operands.multiply(of_part);
-    if (!kEnds) return;
+  /// Folds a part, or no more than its m and l.
+  template <class Shared>
+  __device__ __forceinline__ void fold_totals(const Shared& smem, int part, float4 (&fold)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      fold[i] = smem.fold[part][threadIdx.x % kWarp / 4 + 8 * i];
       totals[i].sum = folded(totals[i].sum, fold[i].x, fold[i].z, fold[i].y);
       totals[i].max = fold[i].w;
     }
+  }
+
+  __device__ __forceinline__ void fold_out(const Out<kShortHeads>& part, const float4 (&fold)[2]) {
 #pragma unroll
     for (int tile = 0; tile < kOutTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         o.of[0][tile][i] =
-            folded(o.of[0][tile][i], fold[i / 2].x, of_part.of[0][tile][i], fold[i / 2].y);
+            folded(o.of[0][tile][i], fold[i / 2].x, part.of[0][tile][i], fold[i / 2].y);
       }
     }
   }
 
-  /// Adds all parts, from the operands of the first 16 columns on.
-  __device__ __forceinline__ void add_all(const SharedOfShort& smem, Operands& even,
-                                          int part_columns) {
+  /// Adds the 16 columns of a part's step, and folds it with its last; asks for the operands after
+  /// them.
+  template <int kStep, bool kEnds, class Shared>
+  __device__ __forceinline__ void add(const Shared& smem, const Operands& operands, Operands& next,
+                                      int part_columns) {
+    const int part = next_part();
+    float4 fold[2];
+    if (kEnds) {
+      fold_totals(smem, part, fold);
+      left &= left - 1;
+      if (left != 0) next.load(smem, next_part() * part_columns);
+    } else {
+      next.load(smem, part * part_columns + (kStep + 1) * kMmaK);
+    }
+    if (kStep == 0) of_part = {};
+    operands.multiply(of_part);
+    if (kEnds) fold_out(of_part, fold);
+  }
+
+  /// Adds all parts, from the operands of the first 16 columns on. kMost: columns of a part.
+  template <int kMost, class Shared>
+  __device__ __forceinline__ void add_all(const Shared& smem, Operands& even, int part_columns) {
+    static_assert(kMost <= 3 * kMmaK, "a part has at most three steps");
     Operands odd;
     if (part_columns == kMmaK) {
       while (left != 0) {
-        add<true, true>(smem, even, odd, part_columns);
+        add<0, true>(smem, even, odd, part_columns);
         if (left == 0) break;
-        add<true, true>(smem, odd, even, part_columns);
+        add<0, true>(smem, odd, even, part_columns);
+      }
+    } else if (kMost == 2 * kMmaK || part_columns == 2 * kMmaK) {
+      while (left != 0) {
+        add<0, false>(smem, even, odd, part_columns);
+        add<1, true>(smem, odd, even, part_columns);
       }
     } else {
       while (left != 0) {
-        add<true, false>(smem, even, odd, part_columns);
-        add<false, true>(smem, odd, even, part_columns);
+        add<0, false>(smem, even, odd, part_columns);
+        add<1, false>(smem, odd, even, part_columns);
+        add<2, true>(smem, even, odd, part_columns);
+        if (left == 0) break;
+        add<0, false>(smem, odd, even, part_columns);
+        add<1, false>(smem, even, odd, part_columns);
+        add<2, true>(smem, odd, even, part_columns);
       }
     }
   }
 };
+
+/// Writes a lane's two heads, and warp 0 their lse.
+__device__ __forceinline__ void store_folded(const FoldedParts& all, bool any,
+                                             const float (&sink)[2], int first_head, int h,
+                                             const Results& results) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int head = first_head + lane / 4 + 8 * i;
+    if (head >= h) continue;
+    store_columns(all.o.of[0], i, factor_of(all.totals[i], any, sink[i]),
+                  results.out + head * results.out_head_stride_elems);
+    if (threadIdx.x < kWarp && lane % 4 == 0 && results.lse != nullptr) {
+      results.lse[head] = lse_of(all.totals[i], any);
+    }
+  }
+}
 
 /// 16 heads from first_head on of one row of at most kShortColumns columns.
 __device__ __forceinline__ void attend_short(const Row& row, float scale, int first_head, int h,
@@ -304,7 +339,18 @@ __device__ __forceinline__ void attend_short(const Row& row, float scale, int fi
         q.multiply(smem.kv, warp * row.part_columns + tile * kMmaN, scores[tile]);
       }
     }
-    weigh_part(smem, scores, listed, scale, row.part_columns, warp);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float of_head[kMostTiles][2];
+#pragma unroll
+      for (int tile = 0; tile < kMostTiles; ++tile) {
+        of_head[tile][0] = scores[tile][2 * i], of_head[tile][1] = scores[tile][2 * i + 1];
+      }
+      const int head = lane / 4 + 8 * i;
+      const float2 end = weigh_head(smem.p, of_head, listed, scale, row.part_columns,
+                                    warp * row.part_columns, head);
+      if (lane % 4 == 0) smem.end[warp][head] = end;
+    }
   } else if (lane < kShortHeads) {
     smem.end[warp][lane] = make_float2(-infinity(), 0.0f);
   }
@@ -319,18 +365,8 @@ __device__ __forceinline__ void attend_short(const Row& row, float scale, int fi
   if (any) operands.load(smem, all.next_part() * row.part_columns);
   find_factors(smem, row.parts);
   __syncthreads();
-  all.add_all(smem, operands, row.part_columns);
-
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int head = first_head + lane / 4 + 8 * i;
-    if (head >= h) continue;
-    store_columns(all.o.of[0], i, factor_of(all.totals[i], any, sink[i]),
-                  results.out + head * results.out_head_stride_elems);
-    if (threadIdx.x < kWarp && lane % 4 == 0 && results.lse != nullptr) {
-      results.lse[head] = lse_of(all.totals[i], any);
-    }
-  }
+  all.add_all<2 * kMmaK>(smem, operands, row.part_columns);
+  store_folded(all, any, sink, first_head, h, results);
 }
 
 }  // namespace sparsekit::sparse_attn_paged_decode

@@ -14,12 +14,14 @@
 //   long    as spread, for more parts than blocks: each block folds its own first
 //   serial  a block has a row and some heads and all parts, the next one under way; for many rows
 //   block   the same of a short row, all parts at once
+//   pair    as block, half of the parts in each of two blocks
 
 #include "sparsekit/launch_facts.cuh"
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cluster.cuh"
 
 #include "block16.cuh"
+#include "pair16.cuh"
 #include "parts.cuh"
 
 namespace sparsekit::sparse_attn_paged_decode {
@@ -67,6 +69,7 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_spread32, sizeof(Wide32));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_long16, sizeof(Wide16));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedOfAll<32>));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_block16, sizeof(SharedOfShort));
+SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_pair16, sizeof(SharedOfPair));
 // ---------------------------------------------------------------- pieces of the kernel
 
 /// Leaves the part of this block for the cluster, then folds some heads of all its blocks.
@@ -315,7 +318,8 @@ __device__ __forceinline__ void attend_all(const Row& row, float scale, int firs
 // Grid: x = rows, times the blocks of a cluster where spread; y = blocks of heads.
 // spread: at most kMostParts parts, of 16 heads where they have more than kNarrowColumns columns;
 // narrow: where they have not; long: parts of kMostColumns columns; block: rows of at most
-// kShortColumns columns, that of the last part whole.
+// kShortColumns columns, the last part counted whole; pair: at most kMostParts parts of at most
+// kPairColumns columns.
 extern "C" __global__ void __cluster_dims__(kMostParts, 1, 1) __launch_bounds__(kThreads, 2)
     sparse_attn_paged_decode_spread16(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND((attend_one<16, kMostColumns, kNarrowColumns + 1>), kMostParts, 16);
@@ -344,6 +348,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sparse_attn_paged_decode_block16(SPARSEKIT_ARGUMENTS) {
   SPARSEKIT_ATTEND(attend_short, 1, kShortHeads);
+}
+
+extern "C" __global__ void __cluster_dims__(kPairBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+    sparse_attn_paged_decode_pair16(SPARSEKIT_ARGUMENTS) {
+  SPARSEKIT_ATTEND(attend_pair, kPairBlocks, kShortHeads);
 }
 
 }  // namespace sparsekit::sparse_attn_paged_decode

@@ -146,14 +146,17 @@ __device__ __forceinline__ Source source_of(const Row& row, int column, int inde
   return {reinterpret_cast<unsigned long long>(listed ? src + index * stride : row.q), listed};
 }
 
-/// Starts the copy of the row that lane `of` of the warp looked up, zeros where it is not listed.
-template <int kColumns>
+/// Starts the copy of the row that lane `of` of the warp looked up, or of kChunks of it, zeros
+/// where it is not listed.
+template <int kChunks = kRowChunks, int kColumns>
 __device__ __forceinline__ void copy_row(bf16 (&kv)[kColumns][kD], int to,
-                                         unsigned long long address, unsigned listed, int of) {
+                                         unsigned long long address, unsigned listed, int of,
+                                         int first_chunk = 0) {
   const auto from = reinterpret_cast<const bf16*>(__shfl_sync(0xffffffff, address, of));
   const unsigned bytes = listed >> of & 1 ? kChunkBytes : 0;
 #pragma unroll
-  for (int chunk = threadIdx.x % kWarp; chunk < kRowChunks; chunk += kWarp) {
+  for (int i = threadIdx.x % kWarp; i < kChunks; i += kWarp) {
+    const int chunk = first_chunk + i;
     const bf16* piece = from + (bytes != 0 ? chunk * kChunk : 0);
     cp_async_cg_shared_global_l2_128b_16(chunk_address(kv, to, chunk), piece, bytes);
   }

@@ -4,6 +4,7 @@ from sparsekit.model import Arg, Call, Entry, Instance, Kernel, Launch, Variant
 
 _HEAD_DIM = 512
 _CLUSTER = 8
+_PAIR = 2
 _MMA_K = 16
 _SM_COUNT = 132  # where no device is known
 _ALWAYS = 1_000_000
@@ -41,6 +42,7 @@ SPREAD32 = Entry("sparse_attn_paged_decode_spread32", _ARGS)
 LONG16 = Entry("sparse_attn_paged_decode_long16", _ARGS)
 SERIAL32 = Entry("sparse_attn_paged_decode_serial32", _ARGS)
 BLOCK16 = Entry("sparse_attn_paged_decode_block16", _ARGS)
+PAIR16 = Entry("sparse_attn_paged_decode_pair16", _ARGS)
 
 
 def _parts(topk: int, most: int) -> tuple[int, int]:
@@ -49,26 +51,37 @@ def _parts(topk: int, most: int) -> tuple[int, int]:
     return columns, -(-topk // columns)
 
 
+def _fits(variant: Variant, columns: int, parts: int, blocks: int) -> bool:
+    """Whether as many blocks have a row's parts in shared memory at once: all, or half each."""
+    of_block = parts if blocks == 1 else _CLUSTER // blocks
+    return parts <= _CLUSTER and columns * of_block <= variant.constant("SHORT_COLUMNS")
+
+
+def _over(variant: Variant, blocks: int) -> int:
+    return variant.constant("BLOCK16_OVER_PER_SM" if blocks == 1 else "PAIR16_OVER_PER_SM")
+
+
 def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     """Clusters while they are few for the SMs, 16 heads a block before 32; else a block per row.
 
-    A row that fits a block whole has one without a cluster where clusters are many for the SMs:
-    BLOCK16_OVER_PER_SM blocks each, which for now is never reached unless asked for by name.
+    Where clusters are many for the SMs, a row that fits a block whole has one without a cluster,
+    and one whose half fits has two; over BLOCK16_OVER_PER_SM and PAIR16_OVER_PER_SM blocks each,
+    which for now is never reached unless asked for by name.
     All give the same bits. Only clusters take more parts than they have blocks.
     """
     b, h, topk = (call.dims[n] for n in ("b", "h", "topk"))
     columns, parts = _parts(topk, variant.constant("PART_COLUMNS"))
     values = {"part_columns": columns, "parts": parts}
     sms = call.device.sm_count if call.device else _SM_COUNT
-    is_short = columns * parts <= variant.constant("SHORT_COLUMNS")
     if parts > _CLUSTER:
         return (Launch(LONG16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     by_16, by_32 = (b * _CLUSTER * -(-h // heads) for heads in (16, 32))
     narrow = columns <= variant.constant("NARROW_COLUMNS")
     spread16, per_sm = (SPREAD16_NARROW, "NARROW_PER_SM") if narrow else (SPREAD16, "WIDE_PER_SM")
     if by_16 <= variant.constant(per_sm) * sms:
-        if is_short and by_16 > variant.constant("BLOCK16_OVER_PER_SM") * sms:
-            return (Launch(BLOCK16.name, (b, -(-h // 16), 1), values),)
+        for entry, blocks in ((BLOCK16, 1), (PAIR16, _PAIR)):
+            if _fits(variant, columns, parts, blocks) and by_16 > _over(variant, blocks) * sms:
+                return (Launch(entry.name, (b * blocks, -(-h // 16), 1), values),)
         return (Launch(spread16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     if by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
         return (Launch(SPREAD32.name, (b * _CLUSTER, -(-h // 32), 1), values),)
@@ -82,9 +95,11 @@ def reject(variant: Variant, call: Call) -> str | None:
     if call.dims["d"] != _HEAD_DIM:
         return f"it is for d = {_HEAD_DIM}, found {call.dims['d']}"
     columns, parts = _parts(call.dims["topk"], variant.constant("PART_COLUMNS"))
-    most = variant.constant("SHORT_COLUMNS")
-    if variant.constant("BLOCK16_OVER_PER_SM") == 0 and columns * parts > most:
-        return f"it is for rows whose parts have at most {most} columns, found {columns * parts}"
+    for blocks in (1, _PAIR):
+        if _over(variant, blocks) == 0 and not _fits(variant, columns, parts, blocks):
+            most = variant.constant("SHORT_COLUMNS") * blocks
+            found = columns * parts
+            return f"it is for rows whose parts have at most {most} columns, found {found}"
     return None
 
 
@@ -94,6 +109,7 @@ def _constants(
     wide_per_sm: int = 1,
     spread32_per_sm: int = 3,
     block16_over_per_sm: int = _ALWAYS,
+    pair16_over_per_sm: int = _ALWAYS,
 ) -> dict[str, int]:
     return {
         "P_TERMS": p_terms,
@@ -104,6 +120,7 @@ def _constants(
         "SPREAD32_PER_SM": spread32_per_sm,
         "SHORT_COLUMNS": 192,
         "BLOCK16_OVER_PER_SM": block16_over_per_sm,
+        "PAIR16_OVER_PER_SM": pair16_over_per_sm,
     }
 
 
@@ -111,7 +128,7 @@ KERNEL = Kernel(
     lang="cuda",
     op="sparse_attn_paged",
     source="kernel.cu",
-    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32, BLOCK16),
+    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32, BLOCK16, PAIR16),
     targets=("sm_90a",),
     variants=(
         Variant("folded", _constants()),
@@ -119,6 +136,7 @@ KERNEL = Kernel(
         Variant("folded32", _constants(1, 0, 0, _ALWAYS), same_bits_as="folded"),
         Variant("serial", _constants(1, 0, 0, 0), same_bits_as="folded"),
         Variant("block16", _constants(1, _ALWAYS, 0, 0, 0), same_bits_as="folded"),
+        Variant("pair16", _constants(1, _ALWAYS, 0, 0, _ALWAYS, 0), same_bits_as="folded"),
         Variant("fine", _constants(p_terms=2)),
     ),
     instances=(Instance(),),
