@@ -294,14 +294,20 @@ struct FoldedParts {
 __device__ __forceinline__ void store_folded(const FoldedParts& all, bool any,
                                              const float (&sink)[2], int first_head, int h,
                                              const Results& results) {
-  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int head = first_head + lane / 4 + 8 * i;
     if (head >= h) continue;
-    store_columns(all.o.of[0], i, factor_of(all.totals[i], any, sink[i]),
-                  results.out + head * results.out_head_stride_elems);
-    if (threadIdx.x < kWarp && lane % 4 == 0 && results.lse != nullptr) {
+    const float factor = factor_of(all.totals[i], any, sink[i]);
+    bf16* out =
+        results.out + head * results.out_head_stride_elems + warp * kWarpColumns + lane % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < kOutTiles; ++tile) {
+      const float* from = all.o.of[0][tile] + 2 * i;
+      *reinterpret_cast<unsigned*>(out + tile * kMmaN) = out_pair(from[0], from[1], factor);
+    }
+    if (warp == 0 && lane % 4 == 0 && results.lse != nullptr) {
       results.lse[head] = lse_of(all.totals[i], any);
     }
   }

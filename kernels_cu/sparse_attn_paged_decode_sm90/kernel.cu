@@ -150,7 +150,7 @@ __device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads>& o
 template <int kHeads, class Shared>
 __device__ __forceinline__ void store_block(Shared& smem, const Part<kHeads>& all, int first_head,
                                             int h, const Results& results) {
-  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   __syncthreads();  // a and b of the last part have been read
 #pragma unroll
   for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
@@ -169,8 +169,13 @@ __device__ __forceinline__ void store_block(Shared& smem, const Part<kHeads>& al
       const int own = m * kMmaM + lane / 4 + 8 * i;
       if (first_head + own >= h) continue;
       const float factor = smem.fold[own].x;
-      store_columns(all.o.of[m], i, factor,
-                    results.out + (first_head + own) * results.out_head_stride_elems);
+      bf16* out = results.out + (first_head + own) * results.out_head_stride_elems +
+                  warp * kWarpColumns + lane % 4 * 2;
+#pragma unroll
+      for (int tile = 0; tile < kOutTiles; ++tile) {
+        *reinterpret_cast<unsigned*>(out + tile * kMmaN) =
+            out_pair(all.o.of[m][tile][2 * i], all.o.of[m][tile][2 * i + 1], factor);
+      }
     }
   }
 }

@@ -528,17 +528,6 @@ struct Part {
   bool any = false;  // whether anything is listed
 };
 
-/// Writes a warp's columns of the head that is at `i`, 0 or 1, of a lane's accumulators.
-__device__ __forceinline__ void store_columns(const float (&o)[kOutTiles][4], int i, float factor,
-                                              bf16* out) {
-  bf16* own = out + threadIdx.x / kWarp * kWarpColumns + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int tile = 0; tile < kOutTiles; ++tile) {
-    *reinterpret_cast<unsigned*>(own + tile * kMmaN) =
-        out_pair(o[tile][2 * i], o[tile][2 * i + 1], factor);
-  }
-}
-
 // ---------------------------------------------------------------- shared memory
 
 template <class Shared>
