@@ -4,6 +4,7 @@ from sparsekit.model import Arg, Call, Entry, Instance, Kernel, Launch, Variant
 
 _HEAD_DIM = 512
 _CLUSTER = 8
+_PAIR = 2
 _MMA_K = 16
 _SM_COUNT = 132  # where no device is known
 _ALWAYS = 1_000_000
@@ -40,6 +41,8 @@ SPREAD16_NARROW = Entry("sparse_attn_paged_decode_spread16_narrow", _ARGS)
 SPREAD32 = Entry("sparse_attn_paged_decode_spread32", _ARGS)
 LONG16 = Entry("sparse_attn_paged_decode_long16", _ARGS)
 SERIAL32 = Entry("sparse_attn_paged_decode_serial32", _ARGS)
+BLOCK16 = Entry("sparse_attn_paged_decode_block16", _ARGS)
+PAIR16 = Entry("sparse_attn_paged_decode_pair16", _ARGS)
 
 
 def _parts(topk: int, most: int) -> tuple[int, int]:
@@ -48,9 +51,22 @@ def _parts(topk: int, most: int) -> tuple[int, int]:
     return columns, -(-topk // columns)
 
 
+def _fits(variant: Variant, columns: int, parts: int, blocks: int) -> bool:
+    """Whether as many blocks have a row's parts in shared memory at once: all, or half each."""
+    of_block = parts if blocks == 1 else _CLUSTER // blocks
+    return parts <= _CLUSTER and columns * of_block <= variant.constant("SHORT_COLUMNS")
+
+
+def _over(variant: Variant, blocks: int) -> int:
+    return variant.constant("BLOCK16_OVER_PER_SM" if blocks == 1 else "PAIR16_OVER_PER_SM")
+
+
 def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     """Clusters while they are few for the SMs, 16 heads a block before 32; else a block per row.
 
+    Where clusters are many for the SMs, a row that fits a block whole has one without a cluster,
+    and one whose half fits has two; over BLOCK16_OVER_PER_SM and PAIR16_OVER_PER_SM blocks each,
+    which for now is never reached unless asked for by name.
     All give the same bits. Only clusters take more parts than they have blocks.
     """
     b, h, topk = (call.dims[n] for n in ("b", "h", "topk"))
@@ -63,6 +79,9 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     narrow = columns <= variant.constant("NARROW_COLUMNS")
     spread16, per_sm = (SPREAD16_NARROW, "NARROW_PER_SM") if narrow else (SPREAD16, "WIDE_PER_SM")
     if by_16 <= variant.constant(per_sm) * sms:
+        for entry, blocks in ((BLOCK16, 1), (PAIR16, _PAIR)):
+            if _fits(variant, columns, parts, blocks) and by_16 > _over(variant, blocks) * sms:
+                return (Launch(entry.name, (b * blocks, -(-h // 16), 1), values),)
         return (Launch(spread16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     if by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
         return (Launch(SPREAD32.name, (b * _CLUSTER, -(-h // 32), 1), values),)
@@ -70,16 +89,27 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
 
 
 def reject(variant: Variant, call: Call) -> str | None:
-    """One query a row, of the model's head dimension."""
+    """One query a row, of the model's head dimension; short where only that entry is asked for."""
     if call.dims["m"] != 1:
         return f"it is for one query a row, found m = {call.dims['m']}"
     if call.dims["d"] != _HEAD_DIM:
         return f"it is for d = {_HEAD_DIM}, found {call.dims['d']}"
+    columns, parts = _parts(call.dims["topk"], variant.constant("PART_COLUMNS"))
+    for blocks in (1, _PAIR):
+        if _over(variant, blocks) == 0 and not _fits(variant, columns, parts, blocks):
+            most = variant.constant("SHORT_COLUMNS") * blocks
+            found = columns * parts
+            return f"it is for rows whose parts have at most {most} columns, found {found}"
     return None
 
 
 def _constants(
-    p_terms: int = 1, narrow_per_sm: int = 2, wide_per_sm: int = 1, spread32_per_sm: int = 3
+    p_terms: int = 1,
+    narrow_per_sm: int = 2,
+    wide_per_sm: int = 1,
+    spread32_per_sm: int = 3,
+    block16_over_per_sm: int = _ALWAYS,
+    pair16_over_per_sm: int = _ALWAYS,
 ) -> dict[str, int]:
     return {
         "P_TERMS": p_terms,
@@ -88,6 +118,9 @@ def _constants(
         "NARROW_PER_SM": narrow_per_sm,
         "WIDE_PER_SM": wide_per_sm,
         "SPREAD32_PER_SM": spread32_per_sm,
+        "SHORT_COLUMNS": 192,
+        "BLOCK16_OVER_PER_SM": block16_over_per_sm,
+        "PAIR16_OVER_PER_SM": pair16_over_per_sm,
     }
 
 
@@ -95,13 +128,15 @@ KERNEL = Kernel(
     lang="cuda",
     op="sparse_attn_paged",
     source="kernel.cu",
-    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32),
+    entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32, BLOCK16, PAIR16),
     targets=("sm_90a",),
     variants=(
         Variant("folded", _constants()),
         Variant("folded16", _constants(1, _ALWAYS, _ALWAYS, 0), same_bits_as="folded"),
         Variant("folded32", _constants(1, 0, 0, _ALWAYS), same_bits_as="folded"),
         Variant("serial", _constants(1, 0, 0, 0), same_bits_as="folded"),
+        Variant("block16", _constants(1, _ALWAYS, 0, 0, 0), same_bits_as="folded"),
+        Variant("pair16", _constants(1, _ALWAYS, 0, 0, _ALWAYS, 0), same_bits_as="folded"),
         Variant("fine", _constants(p_terms=2)),
     ),
     instances=(Instance(),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -49,10 +49,17 @@ class Run:
 
 
 class OwnKernel:
-    """A variant for one arch, compiled into a store of the test's."""
+    """A variant for one arch, compiled into a store of the test's; constants: other than it has."""
 
-    def __init__(self, reference: str, arch: str, store: Any) -> None:
-        (self._choice,) = Catalog().resolve([reference])
+    def __init__(
+        self, reference: str, arch: str, store: Any, constants: Mapping[str, int] | None = None
+    ) -> None:
+        (choice,) = Catalog().resolve([reference])
+        variants = tuple(
+            replace(v, constants={**v.constants, **(constants or {})})
+            for v in choice.kernel.variants
+        )
+        self._choice = replace(choice, kernel=replace(choice.kernel, variants=variants))
         self._arch = parse_arch(arch)
         planner = Planner(Toolchains(settings_module.load(cache_dir=store)))
         self._operator_of = lambda driver: Operator(

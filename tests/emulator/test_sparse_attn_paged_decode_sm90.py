@@ -17,7 +17,9 @@ from sync_mutants import all_needed, survey_kernel
 from sparsekit.emulator import Schedule
 
 NAME = "cu/sparse_attn_paged_decode_sm90"
+_PREFIX = "sparse_attn_paged_decode_"
 SPREADS = ("folded16", "folded32", "serial")
+WHOLE = ("block16", "pair16")  # of rows that fit one block, or two, only
 _MIXED = {"indices": "mixed", "sink": "special", "return_lse": True}
 _PADDED = {"q_pad": 8, "window_pool_pad": 24, "cmp_pool_pad": 8, "topk_idxs_pad": 3}
 _FEW_ROWS = {"n_win": 300, "n_cmp": 400}
@@ -38,19 +40,51 @@ CASES = {
 }  # fmt: skip
 # More parts than a cluster has blocks, whose blocks then have two: always the entry for that.
 LONG = ({"b": 1, "h": 16, "topk": 720, "n_window": 128}, {**_MIXED, "indices": "trailing"})
+_MOST_SHORT = 192
+# Parts of 16 columns up to 128 columns, of 32 up to 256, of 48 up to 384.
+SHORT_CASES = {
+    **{name: case for name, case in CASES.items() if case[0]["topk"] <= _MOST_SHORT},
+    "eight parts": ({"b": 2, "h": 20, "topk": 128, "n_window": 128}, {**_MIXED, **_PADDED}),
+    "six parts": ({"b": 2, "h": 5, "topk": 192, "n_window": 128}, _MIXED),
+    "short part": ({"b": 1, "h": 40, "topk": 177, "n_window": 20}, {**_MIXED, "scale": -0.7}),
+    "one part": ({"b": 2, "h": 5, "topk": 16, "n_window": 16}, {"indices": "random"}),
+    "some counts": ({"b": 3, "h": 20, "topk": 127, "n_window": 30},
+                    {**_MIXED, "counts": "hostile"}),
+    "more counts": ({"b": 3, "h": 20, "topk": 191, "n_window": 30},
+                    {**_MIXED, "counts": "hostile", "values": "nan"}),
+    "infinite": ({"b": 3, "h": 5, "topk": 192, "n_window": 70}, {**_MIXED, "values": "inf"}),
+}  # fmt: skip
+PAIR_CASES = {
+    **{name: CASES[name] for name in ("mixed", "counts", "no counts")},
+    "of 32": ({"b": 2, "h": 5, "topk": 256, "n_window": 128}, {**_MIXED, **_PADDED}),
+    "of 48": ({"b": 2, "h": 20, "topk": 384, "n_window": 128}, {**_MIXED, **_PADDED}),
+    "short of 48": ({"b": 1, "h": 40, "topk": 371, "n_window": 20}, {**_MIXED, "scale": -0.7}),
+    "counts of 48": ({"b": 4, "h": 5, "topk": 383, "n_window": 30},
+                     {**_MIXED, "counts": "hostile", "values": "nan"}),
+    "infinite of 48": ({"b": 3, "h": 5, "topk": 384, "n_window": 70}, {**_MIXED, "values": "inf"}),
+}  # fmt: skip
+WHOLE_CASES = {"block16": SHORT_CASES, "pair16": {**SHORT_CASES, **PAIR_CASES}}
 
 
 @pytest.fixture(scope="session")
 def kernel(tmp_path_factory):
     store = tmp_path_factory.mktemp("decode-store")
-    return {v: OwnKernel(f"{NAME}:{v}", "sm_90a", store) for v in (*SPREADS, "fine")}
+    found = {v: OwnKernel(f"{NAME}:{v}", "sm_90a", store) for v in (*SPREADS, *WHOLE, "fine")}
+    for variant in WHOLE:
+        always = {"NARROW_PER_SM": 1_000_000, f"{variant.upper()}_OVER_PER_SM": 0}
+        found[f"fine {variant}"] = OwnKernel(f"{NAME}:fine", "sm_90a", store, always)
+    return found
+
+
+def entries(kernel: OwnKernel, case) -> set[str]:
+    return {report.entry.removeprefix(_PREFIX) for report in kernel.run(case).reports}
 
 
 def make_case(kernel: OwnKernel, dims: dict[str, int], options: dict[str, object]):
     return kernel.case("decode_small", {**_FEW_ROWS, **dims}, **{"counts": "none", **options})
 
 
-@pytest.mark.parametrize("spread", ["folded16", "serial"])
+@pytest.mark.parametrize("spread", ["folded16", "serial", *WHOLE])
 def test_right_and_clean_in_short(kernel, spread):
     chosen = kernel[spread]
     right_and_clean(chosen, make_case(chosen, *CASES["short"]), [LAZY])
@@ -64,6 +98,30 @@ def test_right_clean_and_the_same_however_spread(kernel, name):
         for chosen in (kernel[spread] for spread in SPREADS)
     ]
     assert all(one == found[0] for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "name"), [(variant, name) for variant in WHOLE for name in WHOLE_CASES[variant]]
+)
+def test_whole_rows_are_right_clean_and_the_same(kernel, variant, name):
+    chosen = kernel[variant]
+    case = make_case(chosen, *WHOLE_CASES[variant][name])
+    assert entries(chosen, case) == {variant}
+    found = right_and_clean(chosen, case, [LAZY, EAGER])
+    assert found == right_and_clean(kernel["folded16"], case, [LAZY])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", WHOLE)
+@pytest.mark.parametrize("name", ["six parts", "some counts", "infinite"])
+def test_fine_is_the_same_for_whole_rows(kernel, variant, name):
+    chosen = kernel[f"fine {variant}"]
+    case = make_case(chosen, *SHORT_CASES[name])
+    assert entries(chosen, case) == {variant}
+    found = right_and_clean(chosen, case, [LAZY, EAGER])
+    assert variant not in entries(kernel["fine"], case)
+    assert found == right_and_clean(kernel["fine"], case, [LAZY])
 
 
 @pytest.mark.slow
@@ -83,7 +141,7 @@ def test_fine_is_right_and_clean(kernel, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("spread", [*SPREADS, *WHOLE])
 def test_any_schedule_gives_the_same(kernel, spread):
     chosen = kernel[spread]
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
@@ -105,6 +163,15 @@ def test_every_block_of_code_runs(kernel, spread):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variant", WHOLE)
+@pytest.mark.parametrize("prefix", ["", "fine "])
+def test_every_block_of_code_for_whole_rows_runs(kernel, variant, prefix):
+    chosen = kernel[prefix + variant]
+    cases = [make_case(chosen, *of) for of in WHOLE_CASES[variant].values()]
+    assert code_that_never_runs(chosen, cases) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spread", "sizes"),
     [
@@ -113,6 +180,10 @@ def test_every_block_of_code_runs(kernel, spread):
         ("folded16", CASES["mixed"]),
         ("folded32", CASES["mixed"]),
         ("serial", CASES["mixed"]),
+        ("block16", SHORT_CASES["six parts"]),
+        ("block16", SHORT_CASES["eight parts"]),
+        ("pair16", PAIR_CASES["of 32"]),
+        ("pair16", PAIR_CASES["of 48"]),
     ],
     ids=str,
 )

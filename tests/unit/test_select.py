@@ -294,6 +294,53 @@ def test_by_the_batch_few_tokens_are_cut_into_parts(s_q, h_q, topk, items, d_qk)
         )
 
 
+DECODE = "cu/sparse_attn_paged_decode_sm90"
+
+
+def decode_call(b: int, topk: int) -> Call:
+    call = paged_call(1)
+    return replace(call, dims={**call.dims, "b": b, "topk": topk})
+
+
+@pytest.mark.parametrize(
+    ("variant", "most", "topk", "columns"),
+    [
+        ("block16", 192, 128, 128), ("block16", 192, 129, 160), ("block16", 192, 192, 192),
+        ("block16", 192, 193, 224), ("pair16", 384, 193, 224), ("pair16", 384, 384, 384),
+        ("pair16", 384, 385, 448), ("pair16", 384, 720, 720),
+    ],
+)  # fmt: skip
+def test_blocks_that_have_a_row_whole_take_those_that_fit(variant, most, topk, columns):
+    (found,) = [d for d in decisions(decode_call(1, topk), f"{DECODE}:{variant}") if d.reason]
+    assert found.taken == (columns <= most)
+    if not found.taken:
+        assert found.reason.endswith(f"at most {most} columns, found {columns}")
+
+
+@pytest.mark.parametrize(
+    ("b", "topk", "over", "entry"),
+    [
+        (8, 128, None, "spread16_narrow"), (8, 128, 1, "block16"), (8, 192, 1, "block16"),
+        (8, 193, 1, "spread16_narrow"), (4, 128, 1, "spread16_narrow"), (5, 128, 1, "block16"),
+        (8, 640, 1, "spread32"), (64, 640, 1, "serial32"), (8, 384, None, "spread16_narrow"),
+    ],
+)  # fmt: skip
+def test_short_rows_have_a_block_each_only_where_clusters_are_many_and_it_is_asked_for(
+    b, topk, over, entry
+):
+    (choice,) = Catalog().resolve([DECODE])
+    variant = next(v for v in choice.kernel.variants if v.name == "folded")
+    if over is not None:
+        variant = replace(variant, constants={**variant.constants, "BLOCK16_OVER_PER_SM": over})
+    (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
+    assert launch.entry == f"sparse_attn_paged_decode_{entry}"
+    if over is not None:
+        variant = replace(variant, constants={**variant.constants, "PAIR16_OVER_PER_SM": over})
+        (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
+        pair = topk <= 384 and entry != "block16" and b > 4
+        assert launch.entry == f"sparse_attn_paged_decode_{'pair16' if pair else entry}"
+
+
 POOLS = ("window_pool", "cmp_pool")
 
 
