@@ -66,6 +66,12 @@ def test_every_kind_of_problem_is_on_the_page_with_its_case_and_reason(tmp_path,
         assert row in rows
 
 
+@pytest.mark.parametrize("data", [bench_data(SEED2), verify_data(verified("k", "a"))])
+def test_a_run_that_was_ended_early_is_told(data, tmp_path, run_cli):
+    rows, _ = section_of({**data, "partial": True}, "problems", tmp_path, run_cli)
+    assert [row[-1] for row in rows] == ["not whole: the run was ended before its last case"]
+
+
 def test_a_sound_page_has_no_problems(tmp_path, run_cli):
     (tmp_path / "bench.json").write_text(json.dumps(bench_data(SEED2)))
     assert "Problems" not in run_cli("report", "bench.json", cwd=tmp_path).stdout

@@ -30,6 +30,7 @@ from sparsekit.errors import EXIT_CHECK_FAILED, EXIT_OK, SparsekitError, UsageEr
 from sparsekit.model.op import TAGS
 from sparsekit.model.results import VerifyResult
 from sparsekit.report.document import Document, Lines
+from sparsekit.report.units import ENDED_EARLY
 from sparsekit.report.verify import verify_document
 from sparsekit.runtime.environment import environment
 from sparsekit.runtime.probe import probe_devices
@@ -192,7 +193,7 @@ def _told(document: Document, left_out: tuple[str, ...], *, partial: bool) -> Do
         parts.append(Lines(left_out, "Left out"))
     if partial:
         data["partial"] = True
-        parts.append(Lines(("not whole: the run was ended before its last case",)))
+        parts.append(Lines((ENDED_EARLY,)))
     return Document(data, tuple(parts))
 
 

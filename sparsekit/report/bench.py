@@ -10,7 +10,7 @@ from sparsekit.model.bench import BenchResult, Ceilings, Interval, Timing
 from sparsekit.report.document import Cell, Document, Lines, Table
 from sparsekit.report.gpus import on_gpu_text, with_gpus
 from sparsekit.report.sound import sound
-from sparsekit.report.units import format_time, surroundings
+from sparsekit.report.units import ENDED_EARLY, format_time, surroundings
 
 PROBLEM = "problem"  # in place of a figure that one has made worthless
 
@@ -213,7 +213,7 @@ def _skipped(results: Sequence[BenchResult]) -> list[str]:
 def _footer(data: Mapping[str, Any]) -> list[str]:
     told = [f"on {data['environment'].get('gpu')}; {data['said']}; intervals are 99 % bootstraps"]
     if data.get("partial"):
-        told.append("not whole: the run was ended before its last case")
+        told.append(ENDED_EARLY)
     if ceilings := data["ceilings"]:
         told.append(
             f"ceilings in this run: bf16 matmul {ceilings['matmul_tflops']:.0f} TFLOP/s, copy "

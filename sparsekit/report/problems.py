@@ -9,7 +9,7 @@ from typing import Any
 from sparsekit.report.document import Cell, Lines, Table
 from sparsekit.report.gpus import are_several, with_gpus
 from sparsekit.report.stored import Stored, Wanted, bench_results, of_kind, verify_results
-from sparsekit.report.units import NO_REASON, surroundings
+from sparsekit.report.units import ENDED_EARLY, NO_REASON, surroundings
 
 _SHOWN_ROWS = 100
 _SHOWN_CASES = 8
@@ -71,6 +71,8 @@ def _cases_text(cases: Sequence[str]) -> str | None:
 
 def _surroundings(stored: Sequence[Stored]) -> Iterator[Problem]:
     for file in stored:
+        if file.data.get("partial"):
+            yield Problem(file.kind, file.gpu, file.name, None, ENDED_EARLY)
         for text in surroundings(file.environment):
             yield Problem(file.kind, file.gpu, file.name, None, text)
 

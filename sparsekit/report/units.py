@@ -7,6 +7,7 @@ from typing import Any
 
 _STEP = 1024
 NO_REASON = "no reason given"
+ENDED_EARLY = "not whole: the run was ended before its last case"
 
 
 def format_bytes(count: int | None) -> str:
