@@ -235,3 +235,25 @@ def test_the_commands(run_cli, tmp_path):
     assert {a["status"] for a in json.loads(done.stdout)["artifacts"]} == {"cached"}
     done = run_cli("bundle", "import", str(SCALE / "spec.py"), **there)
     assert done.returncode == 7
+
+
+def test_an_export_of_all_is_of_what_is_built_and_tells_the_rest(run_cli, tmp_path):
+    file = tmp_path / "all.tar.zst"
+    own = {"SPARSEKIT_CACHE_DIR": str(tmp_path / "own")}
+    kernels = ("--kernels", str(SCALE))
+    done = run_cli("bundle", "export", str(file), *kernels, **own)
+    assert done.returncode == 4
+    assert done.stderr.strip().endswith("nothing is built for these archs; sparsekit build")
+    assert run_cli("build", str(SCALE), "--arch", "9.0", **own).returncode == 0
+    done = run_cli("bundle", "export", str(file), *kernels, "--format", "json", **own)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["artifacts"]
+    assert told["not_built"]
+    assert all("scale" in job and "sm_90" not in job for job in told["not_built"])
+    done = run_cli("bundle", "export", str(file), "cu/gated_pool_staged", **own)
+    assert done.returncode == 4
+    assert "nothing of cu/gated_pool_staged is built" in done.stderr
+    done = run_cli("bundle", "export", str(file), "gated_pool@triton-0.0.1", **own)
+    assert done.returncode == 4
+    assert "toolchain add triton==0.0.1" in done.stderr

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,7 +22,8 @@ from sparsekit.cli.options import (
 from sparsekit.cli.session import Session, open_session
 from sparsekit.discover import Choice
 from sparsekit.errors import MissingArtifactError
-from sparsekit.model.artifact import Artifact
+from sparsekit.model.arch import ArchRequest
+from sparsekit.model.artifact import Artifact, CompileJob
 from sparsekit.model.toolchain import Toolchain
 from sparsekit.report.document import Document, Lines, Table
 from sparsekit.report.units import format_bytes
@@ -29,6 +31,8 @@ from sparsekit.settings import load
 from sparsekit.store.bundle import export_bundle, import_bundle
 from sparsekit.store.open import writable_store
 from sparsekit.toolchain.find import Toolchains
+
+BUILD = "sparsekit build"
 
 
 @click.group()
@@ -53,25 +57,30 @@ def export(
 ) -> None:  # fmt: skip
     """Write what is built of REF to FILE, for every toolchain at hand that REF leaves open.
 
+    Without REF all that is built. Of a REF something must be; what is not built is told.
+
     \b
     sparsekit bundle export out.tar.zst
     sparsekit bundle export out.tar.zst triton/gated_pool@triton-3.8.0 --arch 9.0
     """
     session = open_session(cache_dir, kernel_dirs)
-    choices = session.catalog.resolve(references)
+    requests = requested_archs(arch or "all")
     found: dict[str, tuple[Artifact, Toolchain]] = {}
-    for choice in choices:
-        wanted = list(_with_toolchains(session, choice))
-        plan = session.planner.plan(wanted, requested_archs(arch or "all"), every_instance=True)
-        for job in plan.jobs:
-            artifact = session.store.get(job.key)
-            if artifact is not None:
-                found[job.key] = (artifact, job.toolchain)
-        if not any(job.key in found for job in plan.jobs):
-            command = plan.jobs[0].build_command if plan.jobs else "sparsekit build"
+    missing: dict[str, CompileJob] = {}
+    for reference in references or (None,):
+        chosen = session.catalog.resolve([reference] if reference else [])
+        own, not_built = _built(session, chosen, requests)
+        if not own:
+            first = next(iter(not_built.values()), None) if reference else None
+            command = first.build_command if first else BUILD
             raise MissingArtifactError(
-                f"nothing of {choice.kernel.qualified_name} is built for these archs; {command}"
+                f"nothing {f'of {reference} ' if reference else ''}is built for these archs; "
+                f"{command}"
             )
+        found |= own
+        # Kernels and toolchains of which nothing is built were not meant by what leaves them open.
+        begun = {_of(artifact.manifest.identity) for artifact, _ in own.values()}
+        missing |= {key: job for key, job in not_built.items() if _of(job.identity) in begun}
     artifacts = [artifact for artifact, _ in found.values()]
     toolchains = {t.id: t for _, t in found.values()}
     digest = export_bundle(file, artifacts, list(toolchains.values()))
@@ -85,7 +94,46 @@ def export(
         "artifacts": [a.manifest.key for a in artifacts], "toolchains": sorted(toolchains),
     }  # fmt: skip
     columns = ("kernel", "variant", "instance", "arch", "toolchain")
-    emit(Document(data, (Table("", columns, rows), Lines((told,)))), form, output)
+    parts: list[Table | Lines] = [Table("", columns, rows), Lines((told,))]
+    if missing:
+        data["not_built"] = [str(job) for job in missing.values()]
+        parts.append(Lines(tuple(_left_out(missing.values())), "Not built, so not in it"))
+    emit(Document(data, tuple(parts)), form, output)
+
+
+def _built(
+    session: Session, choices: Iterable[Choice], requests: Sequence[ArchRequest]
+) -> tuple[dict[str, tuple[Artifact, Toolchain]], dict[str, CompileJob]]:
+    """What is built of the choices, and what a build would bring beside that.
+
+    Raises ToolchainError for a toolchain that is named and not at hand.
+    """
+    found: dict[str, tuple[Artifact, Toolchain]] = {}
+    missing: dict[str, CompileJob] = {}
+    for choice in choices:
+        if choice.toolchain:
+            session.planner.toolchain(choice)
+        wanted = list(_with_toolchains(session, choice))
+        for job in session.planner.plan(wanted, requests, every_instance=True).jobs:
+            artifact = session.store.get(job.key)
+            if artifact is not None:
+                found[job.key] = (artifact, job.toolchain)
+            elif job.instance.default:
+                missing[job.key] = job
+    return found, missing
+
+
+def _of(identity: Mapping[str, Any]) -> tuple[str, str, str]:
+    return identity["lang"], identity["kernel"], identity["toolchain"]["id"]
+
+
+def _left_out(jobs: Iterable[CompileJob]) -> Iterator[str]:
+    """A line for each kernel and toolchain."""
+    archs: dict[tuple[str, str], list[str]] = {}
+    for job in jobs:
+        archs.setdefault((job.kernel.qualified_name, job.toolchain.id), []).append(str(job.arch))
+    for (kernel, toolchain), own in archs.items():
+        yield f"{kernel} {toolchain}: {len(own)} artifacts, of {', '.join(dict.fromkeys(own))}"
 
 
 def _with_toolchains(session: Session, choice: Choice) -> Iterable[Choice]:
