@@ -187,7 +187,7 @@ def test_without_a_gpu_run_exits_6_and_so_does_verify_when_nothing_is_built(run_
         ["verify", CUDA],
         ["run", CUDA, "--case", "small"],
         ["verify", "--bitwise", CUDA],
-        ["bench", CUDA],
+        ["bench", CUDA, "--case", "small"],
     ):
         done = run_cli(*args)
         assert done.returncode == 6

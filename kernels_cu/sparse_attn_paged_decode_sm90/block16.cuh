@@ -266,6 +266,7 @@ struct FoldedParts {
     static_assert(kMost <= 3 * kMmaK, "a part has at most three steps");
     Operands odd;
     if (part_columns == kMmaK) {
+      odd = {};  // asked for under a condition, read under the same one
       while (left != 0) {
         add<0, true>(smem, even, odd, part_columns);
         if (left == 0) break;

@@ -141,6 +141,72 @@ __device__ __forceinline__ void find_pair_factors(SharedOfPair& smem, int parts)
   smem.fold[part][head] = make_float4(ab.x, ab.y, end.y, before.max);
 }
 
+/// Meets the other block; what either has written to shared memory stands.
+__device__ __forceinline__ void meet_other_block() {
+  barrier_cluster_arrive_release_aligned();
+  barrier_cluster_wait_acquire_aligned();
+}
+
+/// The first block: folds its parts and hands O over. lists: its parts that list something.
+__device__ __forceinline__ void hand_over(SharedOfPair& smem, const Row& row, unsigned lists) {
+  FoldedParts all;
+  all.left = lists;
+  Operands operands = {};
+  if (lists != 0) operands.load(smem, all.next_part() * row.part_columns);
+  find_pair_factors(smem, row.parts);
+  __syncthreads();
+  all.add_all<kPairColumns>(smem, operands, row.part_columns);
+  __syncthreads();  // O comes where the rows were
+#pragma unroll
+  for (int tile = 0; tile < kOutTiles; ++tile) {
+    const float (&o)[4] = all.o.of[0][tile];
+    smem.handed[tile][threadIdx.x] = make_float4(o[0], o[1], o[2], o[3]);
+  }
+  meet_other_block();
+  barrier_cluster_arrive_release_aligned();
+}
+
+/// The second block: keeps O of each of its parts, takes the first block's and folds them onto it.
+__device__ __forceinline__ FoldedParts take_over(SharedOfPair& smem, const Row& row,
+                                                 unsigned of_first, unsigned own) {
+  find_pair_factors(smem, row.parts);  // read when the other block has been met
+  Out<kShortHeads> kept[kPairParts];
+#pragma unroll
+  for (int i = 0; i < kPairParts; ++i) {
+    kept[i] = {};
+    if (own >> i & 1) {
+#pragma unroll 1
+      for (int column = 0; column < row.part_columns; column += kMmaK) {
+        Operands operands;
+        operands.load(smem, i * row.part_columns + column);
+        operands.multiply(kept[i]);
+      }
+    }
+  }
+  meet_other_block();
+  FoldedParts all;
+#pragma unroll
+  for (int tile = 0; tile < kOutTiles; ++tile) {
+    const float4 o = ld_shared_cluster_v4_f32(
+        mapa_shared_cluster_u32(shared_address(&smem.handed[tile][threadIdx.x]), 0));
+    all.o.of[0][tile][0] = o.x, all.o.of[0][tile][1] = o.y;
+    all.o.of[0][tile][2] = o.z, all.o.of[0][tile][3] = o.w;
+  }
+  barrier_cluster_arrive_release_aligned();
+  float4 fold[2];
+#pragma unroll
+  for (int i = 0; i < kPairParts; ++i) {
+    if (of_first >> i & 1) all.fold_totals(smem, i, fold);
+  }
+#pragma unroll
+  for (int i = 0; i < kPairParts; ++i) {
+    if (!(own >> i & 1)) continue;
+    all.fold_totals(smem, kPairParts + i, fold);
+    all.fold_out(kept[i], fold);
+  }
+  return all;
+}
+
 /// 16 heads from first_head on of one row whose parts have at most kPairColumns columns.
 __device__ __forceinline__ void attend_pair(const Row& row, float scale, int first_head, int h,
                                             const Results& results) {
@@ -203,70 +269,19 @@ __device__ __forceinline__ void attend_pair(const Row& row, float scale, int fir
     end = make_float4(found.x, found.y, 1.0f, 0.0f);
   }
   if (lane % 4 == 0) smem.end[own][head] = end;
-  barrier_cluster_arrive_release_aligned();
-  barrier_cluster_wait_acquire_aligned();
+  meet_other_block();
 
   // Parts that list something: a bit each.
   const unsigned lists =
       __ballot_sync(0xffffffff, lane < kMostParts && end_of(smem, lane % kMostParts, 0).z != 0.0f);
   const unsigned of_first = lists & ((1u << kPairParts) - 1), of_second = lists >> kPairParts;
-  FoldedParts all;
-  Operands operands = {};
-  if (rank == 0 && of_first != 0) {
-    operands.load(smem, (__ffs(of_first) - 1) * row.part_columns);
-  }
-  find_pair_factors(smem, row.parts);
-  __syncthreads();
-  Out<kShortHeads> kept[kPairParts];
   if (rank == 0) {
-    all.left = of_first;
-    all.add_all<kPairColumns>(smem, operands, row.part_columns);
-    __syncthreads();  // O comes where the rows were
-#pragma unroll
-    for (int tile = 0; tile < kOutTiles; ++tile) {
-      const float (&o)[4] = all.o.of[0][tile];
-      smem.handed[tile][threadIdx.x] = make_float4(o[0], o[1], o[2], o[3]);
-    }
+    hand_over(smem, row, of_first);
   } else {
-#pragma unroll
-    for (int i = 0; i < kPairParts; ++i) {
-      kept[i] = {};
-      if (of_second >> i & 1) {
-#pragma unroll 1
-        for (int column = 0; column < row.part_columns; column += kMmaK) {
-          operands.load(smem, i * row.part_columns + column);
-          operands.multiply(kept[i]);
-        }
-      }
-    }
-  }
-  barrier_cluster_arrive_release_aligned();
-  barrier_cluster_wait_acquire_aligned();
-  if (rank != 0) {
-#pragma unroll
-    for (int tile = 0; tile < kOutTiles; ++tile) {
-      const float4 o = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.handed[tile][threadIdx.x]), 0));
-      all.o.of[0][tile][0] = o.x, all.o.of[0][tile][1] = o.y;
-      all.o.of[0][tile][2] = o.z, all.o.of[0][tile][3] = o.w;
-    }
-  }
-  barrier_cluster_arrive_release_aligned();  // the first block stays until its O has been read
-  if (rank != 0) {
-    float4 fold[2];
-#pragma unroll
-    for (int i = 0; i < kPairParts; ++i) {
-      if (of_first >> i & 1) all.fold_totals(smem, i, fold);
-    }
-#pragma unroll
-    for (int i = 0; i < kPairParts; ++i) {
-      if (!(of_second >> i & 1)) continue;
-      all.fold_totals(smem, kPairParts + i, fold);
-      all.fold_out(kept[i], fold);
-    }
+    const FoldedParts all = take_over(smem, row, of_first, of_second);
     store_folded(all, lists != 0, sink, first_head, h, results);
   }
-  barrier_cluster_wait_acquire_aligned();
+  barrier_cluster_wait_acquire_aligned();  // the first block stays until its O has been read
 }
 
 }  // namespace sparsekit::sparse_attn_paged_decode

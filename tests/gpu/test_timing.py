@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import sparsekit
+from sparsekit.check.beside import verify_streams
 from sparsekit.check.reference import load_reference
 from sparsekit.check.subject import OperatorSubject
-from sparsekit.check.beside import verify_streams
 from sparsekit.check.workload import make_workload
 from sparsekit.errors import ArgumentError
 from sparsekit.measure.bench import Setup, bench_workload
