@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from string import ascii_uppercase
 
 import pytest
 
@@ -16,8 +17,10 @@ from sparsekit.model.arch import ALL_CAPABILITIES
 from sparsekit.model.bench import Ceilings
 from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.report.markdown import render_markdown
-from sparsekit.report.plots import Point, roofline, standalone
+from sparsekit.report.plots import roofline, standalone
 from sparsekit.report.profile import TITLES, profile_document
+from sparsekit.report.roof import Point, Roof
+from sparsekit.report.roof_text import drawn
 
 SM90 = metrics_for((9, 0))
 ROOF = Ceilings(663.0, 4256.0)
@@ -215,6 +218,42 @@ def test_the_document_places_each_candidate_under_the_roof():
     text = render_markdown(profile_document([BASE, low], {"gpu": "X"}, told))
     assert "skip: 1e+03 FLOP per byte, 200 TFLOP/s, 50% of the roof of 400 TFLOP/s (matmul)" in text
     assert "low: 1 FLOP per byte, 200 TFLOP/s, 5000% of the roof of 4 TFLOP/s (copy)" in text
+
+
+FIGURE = """\
+TFLOP/s
+        │
+    400 ┤                                       ···················A·····
+        │                                   ····
+        │                                ···
+    100 ┤                            ····
+        │                        ····
+        │                    ····
+        │                ····
+     10 ┤            ····
+        │         ···
+        │     ····
+        │ ····*
+        │·
+      1 ┤
+        └──────┬────────────────┬─────────────────┬─────────────────┬────
+               1                10                100               1000  FLOP per byte
+"""
+
+
+def test_the_roofline_is_drawn_for_a_terminal():
+    points = [Point("a", 900.0, 390.0), Point("b", 0.95, 2.4), Point("c", 0.96, 2.4)]
+    *figure, a, b, c = drawn(points, Roof(Ceilings(400.0, 4000.0)))
+    assert "\n".join(figure) + "\n" == FIGURE
+    assert a == "A a: 900 FLOP per byte, 390 TFLOP/s, 98% of the roof of 400 TFLOP/s (matmul)"
+    assert b == "B b: 0.95 FLOP per byte, 2.4 TFLOP/s, 63% of the roof of 3.8 TFLOP/s (copy)"
+    assert c.startswith("C c: ")
+    assert drawn([], Roof(ROOF)) == ()
+
+
+def test_more_points_than_letters_are_all_told():
+    lines = drawn([Point(f"p{n}", 10.0 + n, 20.0) for n in range(30)], Roof(ROOF))
+    assert [line[:2] for line in lines[-30:]] == [*(f"{c} " for c in ascii_uppercase), *["+ "] * 4]
 
 
 def test_results_survive_json():

@@ -18,8 +18,9 @@ from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.model.results import OutputCheck, VerifyResult
 from sparsekit.report.bench import bench_document
 from sparsekit.report.marked import blocks_in, updated
-from sparsekit.report.plots import Point, distribution, roofline
+from sparsekit.report.plots import distribution, roofline
 from sparsekit.report.profile import profile_document
+from sparsekit.report.roof import Point
 from sparsekit.report.verify import verify_document
 
 TOLD = {

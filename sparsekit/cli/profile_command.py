@@ -26,8 +26,8 @@ from sparsekit.cli.selection import case_of
 from sparsekit.cli.session import open_session
 from sparsekit.errors import NoKernelError, UsageError
 from sparsekit.files import replace_file
-from sparsekit.report.plots import Point, roofline, standalone
-from sparsekit.report.profile import profile_document
+from sparsekit.report.plots import roofline, standalone
+from sparsekit.report.profile import profile_document, roofline_points
 from sparsekit.runtime.environment import environment
 from sparsekit.toolchain.tools import find_ncu
 
@@ -137,7 +137,7 @@ def _file_name(text: str) -> str:
 
 
 def _draw(file: Path, results: Sequence[ProfileResult], ceilings: Ceilings) -> None:
-    points = [Point(*p, p[0]) for r in results if (p := r.roofline_point)]
+    points = roofline_points(results)
     if not points:
         raise UsageError("--roofline needs a case whose FLOP are known")
     svg = standalone(roofline(points, ceilings))

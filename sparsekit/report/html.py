@@ -10,7 +10,8 @@ from sparsekit.model.profile import ProfileResult
 from sparsekit.report.bench import case_names
 from sparsekit.report.document import Lines, Table, cell_text
 from sparsekit.report.gpus import are_several, on_gpu_text
-from sparsekit.report.plots import STYLE, Point, colors, distribution, roofline
+from sparsekit.report.plots import STYLE, colors, distribution, roofline
+from sparsekit.report.roof import Point
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d8dee4; --soft: #f6f8fa;

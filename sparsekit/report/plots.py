@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from sparsekit.model.bench import BenchResult, Ceilings
+from sparsekit.report.roof import Axis, Point, Roof
 from sparsekit.report.units import format_time
 
 _WIDTH, _MARGIN_RIGHT, _ROW = 720, 20, 26
@@ -39,16 +38,6 @@ def standalone(svg: str) -> str:
     )
     opened, rest = svg.split(">", 1)
     return f"{opened}><style>{style}</style>{rest}\n"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One measured call: FLOP per byte moved, and TFLOP/s reached. series: what shares a colour."""
-
-    label: str
-    flop_per_byte: float
-    tflops: float
-    series: str = ""
 
 
 def distribution(result: BenchResult) -> str:
@@ -91,37 +80,34 @@ def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
     """The points under the roof of this run's copy and matmul, both axes logarithmic."""
     if not points:
         return ""
-    matmul_tflops, copy_gbps = ceilings.matmul_tflops, ceilings.copy_gbps
-    ridge = matmul_tflops * 1e3 / copy_gbps
-    x_low = min([p.flop_per_byte for p in points] + [ridge]) / 2
-    x_high = max([p.flop_per_byte for p in points] + [ridge]) * 2
-    y_high = matmul_tflops * 1.6
-    y_low = min([p.tflops for p in points] + [copy_gbps * x_low / 1e3]) / 2
+    roof = Roof(ceilings)
+    x_axis, y_axis = roof.axes(points)
     left, right = 60.0, float(_WIDTH - _MARGIN_RIGHT)
     top, bottom = float(_ROOF_TOP), float(_ROOF_HEIGHT - _ROOF_BOTTOM)
 
     def x(value: float) -> float:
-        return left + _share(value, x_low, x_high) * (right - left)
+        return left + x_axis.share(value) * (right - left)
 
     def y(value: float) -> float:
-        return bottom - _share(value, y_low, y_high) * (bottom - top)
+        return bottom - y_axis.share(value) * (bottom - top)
 
-    slope = math.sqrt(x_low * ridge)
-    roof = [(x_low, copy_gbps * x_low / 1e3), (ridge, matmul_tflops), (x_high, matmul_tflops)]
-    path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in roof)
+    corners = (x_axis.low, roof.ridge, x_axis.high)
+    path = " ".join(f"{x(a):.1f},{y(roof.height(a)):.1f}" for a in corners)
+    matmul_tflops, copy_gbps = ceilings.matmul_tflops, ceilings.copy_gbps
+    slope = Axis(x_axis.low, roof.ridge).value(0.5)
     parts = [
         _opened(_ROOF_HEIGHT, "roofline"),
         f'<polyline class="roof" points="{path}"/>',
         _text(right, y(matmul_tflops) - 6, f"matmul {matmul_tflops:.0f} TFLOP/s", "end"),
-        _text(x(slope), y(copy_gbps * slope / 1e3) - 8, f"copy {copy_gbps:.0f} GB/s", "end"),
+        _text(x(slope), y(roof.by_copy(slope)) - 8, f"copy {copy_gbps:.0f} GB/s", "end"),
         _text(left - 6, top - 6, "TFLOP/s", "start"),
         _text((left + right) / 2, _ROOF_HEIGHT - 6, "FLOP per byte", "middle"),
     ]
-    for decade in _decades(x_low, x_high):
+    for decade in x_axis.decades:
         parts.append(f'<line class="grid" x1="{x(decade):.1f}" x2="{x(decade):.1f}" '
                      f'y1="{top:.1f}" y2="{bottom:.1f}"/>')  # fmt: skip
         parts.append(_text(x(decade), bottom + 16, f"{decade:g}", "middle"))
-    for decade in _decades(y_low, y_high):
+    for decade in y_axis.decades:
         parts.append(f'<line class="grid" x1="{left:.1f}" x2="{right:.1f}" '
                      f'y1="{y(decade):.1f}" y2="{y(decade):.1f}"/>')  # fmt: skip
         parts.append(_text(left - 6, y(decade) + 4, f"{decade:g}", "end"))
@@ -139,15 +125,6 @@ def roofline(points: Sequence[Point], ceilings: Ceilings) -> str:
             f'cy="{y(point.tflops):.1f}" r="5"><title>{escape(title)}</title></circle>'
         )
     return "".join([*parts, "</svg>"])
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return (math.log(max(value, low)) - math.log(low)) / (math.log(high) - math.log(low))
-
-
-def _decades(low: float, high: float) -> list[float]:
-    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    return [10.0**power for power in range(first, last + 1)]
 
 
 def _opened(height: float, what: str) -> str:

@@ -10,6 +10,8 @@ from sparsekit.model.bench import Ceilings
 from sparsekit.model.profile import Count, ProfileResult
 from sparsekit.report.document import Cell, Document, Lines, Table
 from sparsekit.report.gpus import are_several, on_gpu_text
+from sparsekit.report.roof import Point, Roof
+from sparsekit.report.roof_text import drawn
 
 # Names of counts with what a reader calls them; the order is that of the table.
 TITLES = {
@@ -38,14 +40,19 @@ def profile_document(
     ceilings: Ceilings | None,
 ) -> Document:  # fmt: skip
     parts = profile_parts(results)
-    if ceilings and (told := _roofline(results, ceilings)):
-        parts.append(Lines(told, "Roofline"))
+    if ceilings and (figure := drawn(roofline_points(results), Roof(ceilings))):
+        parts.append(Lines(figure, "Roofline", code=True))
     data = {
         "schema": 1, "kind": "profile", "environment": dict(environment),
         "ceilings": asdict(ceilings) if ceilings else None,
         "results": [r.to_json() for r in results],
     }  # fmt: skip
     return Document(data, tuple(parts))
+
+
+def roofline_points(results: Sequence[ProfileResult]) -> list[Point]:
+    """A point for each candidate whose FLOP and time are known."""
+    return [Point(*placed, placed[0]) for r in results if (placed := r.roofline_point)]
 
 
 def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
@@ -68,23 +75,6 @@ def profile_parts(results: Sequence[ProfileResult]) -> list[Table | Lines]:
     if remarks:
         parts.append(Lines(tuple(dict.fromkeys(remarks))))
     return parts
-
-
-def _roofline(results: Sequence[ProfileResult], ceilings: Ceilings) -> tuple[str, ...]:
-    """Where each candidate stands under the roof of this run's copy and matmul."""
-    lines = []
-    for result in results:
-        if (point := result.roofline_point) is None:
-            continue
-        label, flop_per_byte, tflops = point
-        by_copy = ceilings.copy_gbps * flop_per_byte / 1e3
-        roof = min(by_copy, ceilings.matmul_tflops)
-        what = "copy" if by_copy < ceilings.matmul_tflops else "matmul"
-        lines.append(
-            f"{label}: {flop_per_byte:.3g} FLOP per byte, {tflops:.3g} TFLOP/s, "
-            f"{tflops / roof:.0%} of the roof of {roof:.0f} TFLOP/s ({what})"
-        )
-    return tuple(lines)
 
 
 def _counts(results: Sequence[ProfileResult], title: str) -> Table:
