@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from warm_cli import WarmCli
 
 from sparsekit.runtime.probe import Probe, probe_devices
 
@@ -22,6 +23,7 @@ ASKED_FOR = {
     "toolchains": (MAKE_TOOLCHAINS, "to fetch compilers"),
     "slow": (RUN_SLOW, "for what takes minutes"),
 }
+AT_START = ("PYTHON", "LD_")  # variables that the interpreter and the loader read
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 COMPILERS = (
     "triton==3.6.0", "triton==3.7.1", "triton==3.8.0", "triton==3.9.0", "nvrtc==13.5.37",
@@ -62,9 +64,27 @@ def known_digests(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("digests") / "compilers.json"
 
 
+@pytest.fixture(scope="session")
+def warm_cli():
+    """Started with the first call."""
+    started: list[WarmCli] = []
+
+    def call(*call) -> subprocess.CompletedProcess[str]:
+        if not started:
+            started.append(WarmCli(ROOT, os.environ))
+        return started[0].run(*call)
+
+    yield call
+    for process in started:
+        process.close()
+
+
 @pytest.fixture
-def run_cli(tmp_path: Path, known_digests: Path):
-    """Run `python -m sparsekit` as a user would; the store is a folder of the test's own."""
+def run_cli(tmp_path: Path, known_digests: Path, warm_cli):
+    """Run `python -m sparsekit` as a user would; the store is a folder of the test's own.
+
+    In an interpreter of its own only where a variable is given that is read at its start.
+    """
 
     def run(*args: str, cwd: Path = ROOT, timeout: float = 300, **env: str):
         inherited = {n: v for n, v in os.environ.items() if not n.startswith("SPARSEKIT_")}
@@ -79,10 +99,13 @@ def run_cli(tmp_path: Path, known_digests: Path):
         if known_digests.exists() and not own.parent.exists():
             own.parent.mkdir(mode=0o700)
             shutil.copy(known_digests, own)
-        done = subprocess.run(
-            [sys.executable, "-m", "sparsekit", *args], cwd=cwd, env=full, text=True,
-            capture_output=True, timeout=timeout, check=False,
-        )  # fmt: skip
+        if any(name.startswith(AT_START) for name in env):
+            done = subprocess.run(
+                [sys.executable, "-m", "sparsekit", *args], cwd=cwd, env=full, text=True,
+                capture_output=True, timeout=timeout, check=False,
+            )  # fmt: skip
+        else:
+            done = warm_cli(args, cwd, full, timeout)
         if own.exists():
             shutil.copy(own, known_digests)
         return done
