@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 
 HEAVY = ("torch", "triton", "cuda", "numpy")
+COUNTING = ("run", "verify", "bench", "profile")
 LIGHT_COMMANDS = (
     ["--help"],
     ["--version"],
@@ -30,6 +31,9 @@ LIGHT_COMMANDS = (
     ["prove", "-n", "cu/sparse_prefill_sm100"],
     ["bundle", "--help"],
     ["bundle", "export", "out.tar.zst", "no_such_kernel"],
+    *([command, "sparse_prefill", "--case", "nope"] for command in COUNTING),
+    ["bench", "sparse_prefill", "--fail-if", "nope"],
+    ["bench", "sparse_prefill", "--against", "gated_pool"],
 )
 _SCRIPT = """
 import sys

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from sparsekit.aot.plan import Planner, Refusal, target_among
-from sparsekit.check.campaign import cases_of_ops, guarded, skipped
+from sparsekit.check.campaign import guarded, skipped
+from sparsekit.check.cases import cases_of_ops
 from sparsekit.check.emulated import EmulatedSubject, Emulation
 from sparsekit.check.processes import run_in_processes
 from sparsekit.check.reference import load_reference

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparsekit.cli.contenders import contenders_of
+from sparsekit.check.cases import cases_of_ops
+from sparsekit.cli.contenders import Comparison, comparisons_of
 from sparsekit.cli.device import gpu_of, gpu_option
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import (
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from sparsekit.measure.bench import Setup
     from sparsekit.measure.condition import Condition
     from sparsekit.measure.contender import Contender
-
-    Group = tuple[Op, list[Contender]]
 
 _PROTOCOLS = ("sparsekit", "seed1", "seed2")
 
@@ -101,7 +100,7 @@ def command(
     sparsekit bench sparse_attn_paged --no-batch-invariant --case 'decode_*'
     """
     session = open_session(cache_dir, kernel_dirs)
-    groups = contenders_of(
+    compared = comparisons_of(
         session, references, against, build=build, batch_invariant=batch_invariant
     )
     for option, given in (("--rounds", rounds), ("--l2", l2)):
@@ -112,11 +111,13 @@ def command(
     from sparsekit.measure.condition import parse_condition
 
     wanted = [parse_condition(text) for text in conditions]
+    cases = {}
     if inputs_file is None:
-        chosen = _chosen(groups, patterns, tags or ("perf",), settings)
-    elif patterns or tags or len(groups) != 1:
+        cases = _chosen(compared, patterns, tags or ("perf",), settings)
+    elif patterns or tags or len(compared) != 1:
         raise UsageError("--inputs holds the tensors of one op: name it, and no --case or --tag")
     torch_device, gpu = gpu_of(device, or_cpu=False)
+    groups = [(c.op, c.contenders()) for c in compared if inputs_file or c.op.name in cases]
     workload = (
         _workload_of(groups[0][0], inputs_file, settings, torch_device) if inputs_file else None
     )
@@ -129,7 +130,8 @@ def command(
     if workload is not None:
         steps, total = run.on_workload(workload, groups[0][1]), 1
     else:
-        steps, total = run.on_cases(chosen), sum(len(cases) for _, _, cases in chosen)
+        chosen = [(op, contenders, cases[op.name]) for op, contenders in groups]
+        steps, total = run.on_cases(chosen), sum(map(len, cases.values()))
     lost = run.collect(shown(steps, total, "timing"))
     run.finish(partial=lost is not None)
     if lost is not None:
@@ -155,17 +157,14 @@ def _exit_code(results: Sequence[BenchResult], conditions: Sequence[Condition]) 
 
 
 def _chosen(
-    groups: Sequence[Group], patterns: tuple[str, ...], tags: Sequence[str],
+    compared: Sequence[Comparison], patterns: tuple[str, ...], tags: Sequence[str],
     settings: dict[str, str],
-) -> list[tuple[Op, Sequence[Contender], list[Case]]]:  # fmt: skip
-    """The cases of the ops that have such, with `--set` applied."""
-    from sparsekit.check.campaign import cases_of_ops
-
-    contenders = {op.name: own for op, own in groups}
-    return [
-        (op, contenders[op.name], [changed_case(op, case, settings) for case in cases])
-        for op, cases in cases_of_ops([op for op, _ in groups], patterns, tags)
-    ]
+) -> dict[str, list[Case]]:  # fmt: skip
+    """By op, of those that have such, the cases with `--set` applied."""
+    return {
+        op.name: [changed_case(op, case, settings) for case in cases]
+        for op, cases in cases_of_ops([c.op for c in compared], patterns, tags)
+    }
 
 
 def _workload_of(op: Op, file: Path, scalars: dict[str, str], device: Any) -> Workload:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sparsekit.cli.selection import by_op, only, operator_of, require_choice
@@ -18,11 +20,20 @@ if TYPE_CHECKING:
 _COMMIT_DIGITS = 12
 
 
-def contenders_of(
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared on the cases of an op. contenders(): the base first; it imports torch, and
+    raises for a `py:` reference that cannot be imported."""
+
+    op: Op
+    contenders: Callable[[], list[Contender]]
+
+
+def comparisons_of(
     session: Session, references: Sequence[str], against: Sequence[str], *, build: bool,
     batch_invariant: bool = True,
-) -> list[tuple[Op, list[Contender]]]:  # fmt: skip
-    """The contenders of every op that the references mean, those of `against` first.
+) -> list[Comparison]:  # fmt: skip
+    """What is compared of every op that the references mean, `against` first.
 
     Without references every kernel, its variants behind the one whose bits they give. A bare op is
     one contender: the kernel that selection picks, which looks at the batch where batch_invariant
@@ -36,14 +47,17 @@ def contenders_of(
     if not named:
         require_choice((), batch_invariant)
         groups = by_op(session.catalog.resolve([]))
-        return [(op, _of_choices(session, choices, build)) for op, choices in groups]
+        return [
+            Comparison(op, partial(_of_choices, session, choices, build)) for op, choices in groups
+        ]
     found = {text: session.catalog.resolve([text]) for text in named}
     require_choice([c for choices in found.values() for c in choices], batch_invariant)
     ops = {choice.op.name: choice.op for choices in found.values() for choice in choices}
     if len(ops) > 1 and (against or len(named) < len(texts)):
         raise UsageError(f"what is compared must compute one op, found {', '.join(ops)}")
     return [
-        (op, _of_texts(session, texts, found, op, build, batch_invariant)) for op in ops.values()
+        Comparison(op, partial(_of_texts, session, texts, found, op, build, batch_invariant))
+        for op in ops.values()
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparsekit.cli.contenders import contenders_of
+from sparsekit.cli.contenders import comparisons_of
 from sparsekit.cli.device import gpu_of, gpu_option
 from sparsekit.cli.emit import emit
 from sparsekit.cli.options import (
@@ -73,14 +73,15 @@ def command(
     sparsekit profile gated_pool:unroll2 --case b8_r8_d512 --reports reports --format json
     """
     session = open_session(cache_dir, kernel_dirs)
-    groups = contenders_of(
+    compared = comparisons_of(
         session, [reference], against, build=build, batch_invariant=batch_invariant
     )
-    if len(groups) != 1:
+    if len(compared) != 1:
         raise UsageError(f"{reference!r} means several ops; name one")
-    op, contenders = groups[0]
+    op = compared[0].op
     case = case_of(op, case_name, settings)
     torch_device, gpu = gpu_of(device, or_cpu=False)
+    contenders = compared[0].contenders()
 
     from sparsekit.check.reference import load_reference
     from sparsekit.check.workload import make_workload

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsekit.check.cases import cases_of_ops
 from sparsekit.cli.emulation import emulated_targets, emulation_plan
 from sparsekit.cli.options import require_inputs, say
 from sparsekit.cli.selection import by_op, changed_case, only, operator_of
@@ -58,8 +59,6 @@ class Request:
 
     def require(self, file: Path | None) -> None:
         """Raise UsageError for what is wrong whatever the machine has."""
-        from sparsekit.check.campaign import cases_of_ops
-
         if self.bases and sum(len(c.variants) for c in self.bases) != 1:
             raise UsageError(
                 "--against must name one variant, as in --against sparse_prefill:noskip"
@@ -109,7 +108,6 @@ def on_cpu(
     if request.repeat != 1:
         raise UsageError("--repeat is for a GPU; an emulated run is the same each time")
     targets = emulated_targets(session, request.choices, arch)
-    from sparsekit.check.campaign import cases_of_ops
     from sparsekit.check.emulated_campaign import CPU, run_tasks, tasks_of
 
     if file is None and not request.bitwise:
@@ -165,8 +163,6 @@ class _Campaign:
 
     def _work(self) -> tuple[list[_Work], tuple[str, ...]]:
         """What there is to do, op by op, and the ops that are left out, with the reason."""
-        from sparsekit.check.campaign import cases_of_ops
-
         request, groups = self.request, by_op(self.request.choices)
         tags = request.tags or self.default_tags
         chosen = cases_of_ops([op for op, _ in groups], request.patterns, tags)
