@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparsekit.errors import UsageError
-from sparsekit.files import replace_file
+from sparsekit.files import parse_json, replace_file
 
 
 def sha256_of(content: bytes) -> str:
@@ -61,7 +61,7 @@ class KnownDigests:
 
 def _read(memory: Path) -> Mapping[str, list[object]]:
     try:
-        known = json.loads(memory.read_bytes())
+        known = parse_json(memory.read_bytes())
         return {str(name): list(facts) for name, facts in known.items() if facts}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

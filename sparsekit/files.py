@@ -1,13 +1,15 @@
-"""Files that are whole or not there, and paths as typed."""
+"""Files that are whole or not there, what JSON files hold, and paths as typed."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sparsekit.errors import UsageError
 
@@ -27,6 +29,14 @@ def replace_file(file: Path, write: Callable[[Path], object]) -> None:
             _write_through(file, write)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON holds. Raises ValueError for what is none, or is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def expanded(path: str | Path, origin: str) -> Path:

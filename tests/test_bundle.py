@@ -19,6 +19,7 @@ from sparsekit.settings import load
 from sparsekit.store.bundle import export_bundle, import_bundle
 from sparsekit.store.local import Store
 from sparsekit.toolchain.find import Toolchains
+from sparsekit.toolchain.imported import imported
 
 zstandard = pytest.importorskip("zstandard")
 SCALE = ROOT / "tests" / "fixtures" / "kernels" / "scale_cu"
@@ -210,6 +211,14 @@ def test_a_record_that_would_name_another_file_is_refused(built, store, tmp_path
     export_bundle(tmp_path / "out", artifacts, [evil])
     with pytest.raises(StoreError, match="does not read"):
         import_bundle(tmp_path / "out", store)
+
+
+def test_a_toolchain_record_nested_without_end_is_told_by_its_file(bundle, store):
+    import_bundle(bundle, store)
+    (file,) = (store.root / "toolchains").glob("*.json")
+    file.write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="nested too deeply; remove it and import again"):
+        list(imported(store.root, "cuda"))
 
 
 def test_without_zstandard_the_package_is_named(built, tmp_path, monkeypatch):

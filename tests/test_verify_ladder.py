@@ -278,7 +278,7 @@ NO_GOLDEN = {
     "list": ("[]", "the file: expected an object, found"),
     "another kind": (golden_text(kind="bench"), "found 'bench' and 1"),
     "another schema": (golden_text(schema=2), "found 'golden' and 2"),
-    "too deep": ("[" * 100_000, "recursion"),
+    "too deep": ("[" * 100_000, "nested too deeply"),
     "environment": (golden_text(environment=[1]), r"environment: expected an object, found \[1"),
     "versions": (golden_text(environment={"versions": 3}), "versions: expected an object, found 3"),
     "entries": (golden_text(entries=[]), r"entries: expected an object, found \[\]"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparsekit.errors import UsageError
-from sparsekit.files import replace_file
+from sparsekit.files import parse_json, replace_file
 from sparsekit.model.results import OutputCheck, VerifyResult
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def _checked(found: OutputCheck, sha256: str | None) -> OutputCheck:
 def read_golden(file: Path) -> Golden | None:
     """The file's digests; None when there is no such file. Raises UsageError on anything else."""
     try:
-        data = _typed(json.loads(file.read_text()), dict, "the file")
+        data = _typed(parse_json(file.read_text()), dict, "the file")
         if data.get("kind") != "golden" or data.get("schema") != SCHEMA:
             raise ValueError(
                 f"expected kind 'golden' and schema {SCHEMA}, found {data.get('kind')!r} and "
@@ -96,7 +96,7 @@ def read_golden(file: Path) -> Golden | None:
         return Golden(file, environment, {name: _entry(e, name) for name, e in entries.items()})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"{file} does not read as a golden file: {error}") from error
 
 

@@ -7,7 +7,6 @@ cubins have their PTX and their metadata beside them.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from sparsekit.aot.elf import EM_CUDA
 from sparsekit.codegen.fatbin import MAGIC, Unreadable, find_fatbins, read_fatbin
+from sparsekit.files import parse_json
 
 SUFFIXES = frozenset({".cubin", ".ptx", ".fatbin", ".so", ".o", ".a", ".obj"})
 _ELF = b"\x7fELF"
@@ -127,7 +127,7 @@ def _beside(file: Path, data: bytes) -> Piece:
     metadata: Mapping[str, Any] | None = None
     if meta.is_file():
         try:
-            found = json.loads(meta.read_bytes())
+            found = parse_json(meta.read_bytes())
             metadata = found if isinstance(found, dict) else None
         except ValueError:
             metadata = None

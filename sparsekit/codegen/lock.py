@@ -19,7 +19,7 @@ from sparsekit.codegen.facts import Fact, facts_of, is_worse, kind_of
 from sparsekit.codegen.finding import Finding
 from sparsekit.codegen.ledger import Ledger
 from sparsekit.errors import UsageError
-from sparsekit.files import replace_file
+from sparsekit.files import parse_json, replace_file
 from sparsekit.model.arch import ArchRequest, parse_arch
 
 SCHEMA = 1
@@ -134,7 +134,7 @@ def accept(lock: Lock, ledgers: Sequence[Ledger], reason: str, date: str) -> Loc
 def read_lock(file: Path) -> Lock:
     """Raises UsageError for a file that is not there or does not read."""
     try:
-        data = json.loads(file.read_text())
+        data = parse_json(file.read_text())
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}, expected {SCHEMA}")
         return Lock(

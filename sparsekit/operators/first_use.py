@@ -7,7 +7,6 @@ that a kernel hangs on is taken from it by ending that process.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.errors import EXIT_CHECK_FAILED
+from sparsekit.files import parse_json
 from sparsekit.model.artifact import Artifact
 from sparsekit.model.call import Device
 from sparsekit.operators.own_process import run_again
@@ -109,7 +109,7 @@ class FirstUse:
 def _judged(code: int, file: Path, stderr: str) -> Outcome:
     """Passed is only what ran, and was right in every case."""
     try:
-        results = json.loads(file.read_text())["results"]
+        results = parse_json(file.read_text())["results"]
     except (OSError, ValueError, KeyError, TypeError):
         last = (stderr.strip().splitlines() or ["it said nothing"])[-1][:_SHOWN_CHARS]
         return Outcome(False, f"exit code {code}: {last}", lasting=code < 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparsekit.digest import sha256_of
 from sparsekit.errors import UsageError
+from sparsekit.files import parse_json
 from sparsekit.model.bench import BenchResult, Ceilings
 from sparsekit.model.profile import ProfileResult
 from sparsekit.report.schemas import SCHEMAS
@@ -77,11 +78,9 @@ def read_stored(file: Path, name: str | None = None) -> Stored:
     """The result file. Raises UsageError when it is none, is of another schema, or holds something
     else than its kind has."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} does not read as a result file: {error}") from error
-    except RecursionError as error:
-        raise UsageError(f"{file} does not read as a result file: nested too deeply") from error
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in SCHEMAS:
         raise UsageError(

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from sparsekit.digest import file_sha256, sha256_of
 from sparsekit.errors import StoreError, UsageError
-from sparsekit.files import replace_file
+from sparsekit.files import parse_json, replace_file
 from sparsekit.model.artifact import Artifact
 from sparsekit.model.toolchain import Toolchain
 from sparsekit.store.local import SUMS, Damaged, Store
@@ -113,7 +113,7 @@ def _adopt(file: Path, store: Store, key: str, files: Mapping[str, bytes]) -> bo
             (stage / name).write_bytes(content)
         try:
             store.adopt(stage, key)
-        except (Damaged, FileNotFoundError, RecursionError) as error:
+        except (Damaged, FileNotFoundError) as error:
             raise StoreError(f"{file}: artifact {key[:16]} is damaged: {error}") from error
     return False
 
@@ -122,19 +122,12 @@ def _index(file: Path, name: str, content: bytes) -> dict[str, Any]:
     try:
         if name != _INDEX:
             raise ValueError(f"{name!r} stands first")
-        index = _parsed(content)
+        index = parse_json(content)
         if index["kind"] != "bundle" or index["schema"] != SCHEMA:
             raise ValueError(f"kind {index['kind']!r}, schema {index['schema']!r}")
         return {"toolchains": list(index["toolchains"]), "artifacts": dict(index["artifacts"])}
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{file} is no bundle of schema {SCHEMA}: {error}") from error
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def _toolchains(file: Path, index: Mapping[str, Any]) -> Iterator[Toolchain]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sparsekit.digest import sha256_of
 from sparsekit.errors import StoreError
+from sparsekit.files import parse_json
 from sparsekit.model.artifact import Artifact, Manifest, canonical_json
 from sparsekit.store.layout import ENTRIES, FOLDER_MODE, STAGING, distrust
 from sparsekit.store.staging import aside, discard, key_lock, make_folder, never, staged_folder
@@ -185,7 +186,7 @@ def read_artifact(folder: Path, key: str | None = None) -> Artifact:
 
 def _manifest(files: Mapping[str, bytes], key: str) -> Manifest:
     try:
-        manifest = Manifest.from_json(json.loads(files[_MANIFEST]))
+        manifest = Manifest.from_json(parse_json(files[_MANIFEST]))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{_MANIFEST} does not read: {error!r}") from error
     if manifest.key != key or sha256_of(canonical_json(manifest.identity)) != key:

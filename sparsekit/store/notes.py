@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsekit.digest import sha256_of
 from sparsekit.errors import UsageError
-from sparsekit.files import replace_file
+from sparsekit.files import parse_json, replace_file
 from sparsekit.model.artifact import canonical_json
 from sparsekit.store.staging import discard, make_folder
 
@@ -31,7 +31,7 @@ class Notes:
     def get(self, key: str) -> Any:
         """The value, None when there is none that reads."""
         try:
-            note = json.loads(self._file(key).read_bytes())
+            note = parse_json(self._file(key).read_bytes())
             value, digest = note["value"], note["sha256"]
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsekit.errors import StoreError
-from sparsekit.files import replace_file
+from sparsekit.files import parse_json, replace_file
 from sparsekit.model.kernel import LANG_PREFIXES, Lang
 from sparsekit.model.toolchain import Toolchain
 
@@ -42,7 +42,7 @@ def imported(store: Path, lang: Lang) -> Iterable[Toolchain]:
     """The toolchains of that language that bundles told of."""
     for file in sorted((store / FOLDER).glob("*.json")):
         try:
-            found = toolchain_of(json.loads(file.read_text()), file)
+            found = toolchain_of(parse_json(file.read_text()), file)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"{file} does not read as a toolchain: {error}; remove it and import again"

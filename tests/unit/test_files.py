@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparsekit.errors import UsageError
-from sparsekit.files import expanded, replace_file
+from sparsekit.files import expanded, parse_json, replace_file
 
 
 def write(file: Path, text: str) -> None:
@@ -67,3 +67,10 @@ def test_what_cannot_be_written_is_said(tmp_path):
 def test_what_is_no_path_is_said_by_the_name_the_user_knows(path):
     with pytest.raises(UsageError, match=r"VARIABLE .* is no path"):
         expanded(path, "VARIABLE")
+
+
+def test_json_that_is_none_or_nested_without_end_is_a_value_error():
+    assert parse_json('{"a": [1]}') == {"a": [1]}
+    for text in ("{", b"\xff", "[" * 100_000):
+        with pytest.raises(ValueError, match=r"."):
+            parse_json(text)

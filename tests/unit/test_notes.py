@@ -21,7 +21,7 @@ def test_damage_is_absence(tmp_path):
     notes = Notes(tmp_path)
     notes.put(KEY, {"registers": 32})
     (file,) = tmp_path.glob("notes/*/*.json")
-    for text in (file.read_text().replace("32", "31"), "", "[]", "{"):
+    for text in (file.read_text().replace("32", "31"), "", "[]", "{", "[" * 100_000):
         file.write_text(text)
         assert notes.get(KEY) is None
 

@@ -90,6 +90,7 @@ DAMAGE = {
     "flipped manifest": lambda f: _flip(f / "manifest.json"),
     "flipped sums": lambda f: _flip(f / "SHA256SUMS"),
     "zeroed manifest": lambda f: (f / "manifest.json").write_bytes(bytes(200)),
+    "manifest nested without end": lambda f: _with_manifest(f, b"[" * 100_000),
     "no manifest": lambda f: (f / "manifest.json").unlink(),
     "no sums": lambda f: (f / "SHA256SUMS").unlink(),
     "no cubin": lambda f: (f / "kernel.cubin").unlink(),
@@ -104,6 +105,14 @@ def _flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
+
+
+def _with_manifest(folder: Path, content: bytes) -> None:
+    """Another manifest, whose digest stands in the sums."""
+    old, sums = folder / "manifest.json", folder / "SHA256SUMS"
+    digests = [sha256_of(data) for data in (old.read_bytes(), content)]
+    old.write_bytes(content)
+    sums.write_text(sums.read_text().replace(*digests))
 
 
 def _to_link(path: Path) -> None:
