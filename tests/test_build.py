@@ -559,7 +559,7 @@ def test_no_space_left(run_cli, tmp_path):
 def test_interrupt_leaves_a_clean_store(run_cli, tmp_path):
     env = {**os.environ, "SPARSEKIT_CACHE_DIR": str(tmp_path / "store")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "sparsekit", "build", CUDA, TRITON, "--arch", "all"],
+        [sys.executable, "-m", "sparsekit", "build", "--arch", "all"],  # minutes of it
         cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while "built" not in process.stderr.readline():
