@@ -139,6 +139,26 @@ def test_what_can_change_the_bytes_changes_the_key(change, run_cli, tmp_path):
     assert after["artifacts"][0]["key"] != before["artifacts"][0]["key"]
 
 
+def test_variants_that_differ_in_their_launches_alone_share_an_artifact(run_cli, tmp_path):
+    folder = copy(CUDA, tmp_path / "scale_cu")
+    spec = (folder / "spec.py").read_text()
+    own = 'Variant("twice", {"THREADS": 128}, same_bits_as="plain")'
+    others = "".join(
+        f'Variant("wide{n}", {{"THREADS": 128}}, launch={{"BLOCKS": {n}}}), ' for n in (1, 2)
+    )
+    (folder / "spec.py").write_text(spec.replace(own, f"{others}{own}"))
+    told = build(run_cli, str(folder), "--arch", "8.0")["artifacts"]
+    assert [a["variant"] for a in told] == ["plain", "wide1"]
+    assert (
+        build(run_cli, f"{folder}:twice", "--arch", "8.0")["artifacts"][0]["key"]
+        == (told[1]["key"])
+    )
+    listed = json.loads(run_cli("list", str(folder), "--format", "json").stdout)
+    assert {v["name"]: v["built"] for v in listed["kernels"][0]["variants"]} == {
+        name: ["sm_80"] for name in ("plain", "wide1", "wide2", "twice")
+    }
+
+
 def test_the_name_of_an_entry_is_part_of_the_key(run_cli, tmp_path):
     """ptxas allots registers by it."""
     folder = copy(CUDA, tmp_path / "scale_cu")

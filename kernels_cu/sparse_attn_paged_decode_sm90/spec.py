@@ -103,25 +103,22 @@ def reject(variant: Variant, call: Call) -> str | None:
     return None
 
 
-def _constants(
-    p_terms: int = 1,
-    narrow_per_sm: int = 2,
-    wide_per_sm: int = 1,
-    spread32_per_sm: int = 3,
-    block16_over_per_sm: int = _ALWAYS,
-    pair16_over_per_sm: int = _ALWAYS,
-) -> dict[str, int]:
-    return {
-        "P_TERMS": p_terms,
-        "PART_COLUMNS": 80,
-        "NARROW_COLUMNS": 48,
+def _folded(
+    name: str = "folded", *, narrow_per_sm: int = 2, wide_per_sm: int = 1, spread32_per_sm: int = 3,
+    block16_over_per_sm: int = _ALWAYS, pair16_over_per_sm: int = _ALWAYS, p_terms: int = 1,
+) -> Variant:  # fmt: skip
+    constants = {
+        "P_TERMS": p_terms, "PART_COLUMNS": 80, "NARROW_COLUMNS": 48, "SHORT_COLUMNS": 192
+    }  # fmt: skip
+    launch = {
         "NARROW_PER_SM": narrow_per_sm,
         "WIDE_PER_SM": wide_per_sm,
         "SPREAD32_PER_SM": spread32_per_sm,
-        "SHORT_COLUMNS": 192,
         "BLOCK16_OVER_PER_SM": block16_over_per_sm,
         "PAIR16_OVER_PER_SM": pair16_over_per_sm,
     }
+    same = None if name == "folded" or p_terms != 1 else "folded"
+    return Variant(name, constants, same_bits_as=same, launch=launch)
 
 
 KERNEL = Kernel(
@@ -131,13 +128,25 @@ KERNEL = Kernel(
     entries=(SPREAD16, SPREAD16_NARROW, SPREAD32, LONG16, SERIAL32, BLOCK16, PAIR16),
     targets=("sm_90a",),
     variants=(
-        Variant("folded", _constants()),
-        Variant("folded16", _constants(1, _ALWAYS, _ALWAYS, 0), same_bits_as="folded"),
-        Variant("folded32", _constants(1, 0, 0, _ALWAYS), same_bits_as="folded"),
-        Variant("serial", _constants(1, 0, 0, 0), same_bits_as="folded"),
-        Variant("block16", _constants(1, _ALWAYS, 0, 0, 0), same_bits_as="folded"),
-        Variant("pair16", _constants(1, _ALWAYS, 0, 0, _ALWAYS, 0), same_bits_as="folded"),
-        Variant("fine", _constants(p_terms=2)),
+        _folded(),
+        _folded("folded16", narrow_per_sm=_ALWAYS, wide_per_sm=_ALWAYS, spread32_per_sm=0),
+        _folded("folded32", narrow_per_sm=0, wide_per_sm=0, spread32_per_sm=_ALWAYS),
+        _folded("serial", narrow_per_sm=0, wide_per_sm=0, spread32_per_sm=0),
+        _folded(
+            "block16",
+            narrow_per_sm=_ALWAYS,
+            wide_per_sm=0,
+            spread32_per_sm=0,
+            block16_over_per_sm=0,
+        ),
+        _folded(
+            "pair16",
+            narrow_per_sm=_ALWAYS,
+            wide_per_sm=0,
+            spread32_per_sm=0,
+            pair16_over_per_sm=0,
+        ),
+        _folded("fine", p_terms=2),
     ),
     instances=(Instance(),),
     launches=launches,

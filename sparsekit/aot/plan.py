@@ -107,7 +107,7 @@ class Planner:
     ) -> CompileJob:
         """The one job of a variant and instance of the chosen kernel at an exact target."""
         kernel = choice.kernel
-        compiled = kernel.variant_at(variant, arch, instance)
+        compiled = kernel.variant_at(kernel.compiled_as(variant), arch, instance)
         toolchain = self.toolchain(choice)
         return CompileJob(
             kernel=kernel,

@@ -67,7 +67,8 @@ def _kernel(session: Session, choice: Choice) -> tuple[dict[str, Any], Sparsekit
     built: dict[str, list[str]] = {name: [] for name in choice.variants}
     plan = session.planner.plan([choice], requests, every_instance=False)
     for name in choice.variants:
-        jobs = [job for job in plan.jobs if job.variant.name == name]
+        compiled_as = kernel.compiled_as(name)
+        jobs = [job for job in plan.jobs if job.variant.name == compiled_as]
         archs = dict.fromkeys(str(job.arch) for job in jobs)
         built[name] = [
             arch

@@ -110,6 +110,9 @@ class Override:
 class Variant:
     """One set of the author's constants.
 
+    constants: the compiler gets them. launch: integers that only the spec's functions read, as
+    where one launch takes the place of another; variants that differ in nothing else share an
+    artifact.
     num_warps and num_stages are Triton's; a CUDA kernel states its threads itself. overrides: what
     replaces them where; a later one wins over an earlier one.
     same_bits_as: the variant whose bits this one must give, checked by `verify --bitwise`: one of
@@ -122,6 +125,7 @@ class Variant:
     num_stages: int = 2
     same_bits_as: str | None = None
     overrides: tuple[Override, ...] = ()
+    launch: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, capability: Capability, instance: Instance) -> Variant:
         """The variant as it is compiled for an arch of that capability and that instance."""
@@ -137,7 +141,12 @@ class Variant:
 
     def constant(self, name: str) -> int:
         """An integer constant, for the grid."""
-        return int(self.constants[name])
+        return self.launch[name] if name in self.launch else int(self.constants[name])
+
+    @property
+    def compiled(self) -> tuple[object, ...]:
+        """What the compiler gets."""
+        return self.constants, self.num_warps, self.num_stages, self.overrides
 
 
 @dataclass(frozen=True)
@@ -267,9 +276,14 @@ class Kernel:
         return next((v for v in self.variants if v.name == name), None)
 
     def variant_at(self, name: str, arch: Arch, instance: Instance) -> Variant:
-        """The variant of that name as it is compiled for an arch and instance."""
+        """The variant of that name as it is for an arch and instance."""
         named = next(v for v in self.variants if v.name == name)
         return named.at(arch.compute_capability, instance)
+
+    def compiled_as(self, name: str) -> str:
+        """The first variant that is compiled as that of the name is; artifacts bear its name."""
+        named = next(v for v in self.variants if v.name == name)
+        return next(v.name for v in self.variants if v.compiled == named.compiled)
 
     def targets_for(self, device: Capability) -> tuple[Arch, ...]:
         """The targets whose cubins run on the device: its own default first, the nearest next."""

@@ -103,6 +103,8 @@ def _variant_problems(kernel: Kernel) -> Iterable[str]:
         own = {name.upper() for name in variant.constants}  # as macros they are upper case
         if len(own) != len(variant.constants):
             yield f"variant {variant.name!r}: two constants differ in case only"
+        for name in sorted(variant.launch.keys() & variant.constants.keys()):
+            yield f"variant {variant.name!r}: {name!r} is a constant and of the launch"
         clash = own & {c.upper() for i in kernel.instances for c in i.constants}
         for name in sorted(clash):
             yield f"constant {name!r} is set by variant {variant.name!r} and by an instance"

@@ -49,15 +49,14 @@ class Run:
 
 
 class OwnKernel:
-    """A variant for one arch, compiled into a store of the test's; constants: other than it has."""
+    """A variant for one arch, compiled into a store of the test's; launch: other than it has."""
 
     def __init__(
-        self, reference: str, arch: str, store: Any, constants: Mapping[str, int] | None = None
+        self, reference: str, arch: str, store: Any, launch: Mapping[str, int] | None = None
     ) -> None:
         (choice,) = Catalog().resolve([reference])
         variants = tuple(
-            replace(v, constants={**v.constants, **(constants or {})})
-            for v in choice.kernel.variants
+            replace(v, launch={**v.launch, **(launch or {})}) for v in choice.kernel.variants
         )
         self._choice = replace(choice, kernel=replace(choice.kernel, variants=variants))
         self._arch = parse_arch(arch)

@@ -331,11 +331,11 @@ def test_short_rows_have_a_block_each_only_where_clusters_are_many_and_it_is_ask
     (choice,) = Catalog().resolve([DECODE])
     variant = next(v for v in choice.kernel.variants if v.name == "folded")
     if over is not None:
-        variant = replace(variant, constants={**variant.constants, "BLOCK16_OVER_PER_SM": over})
+        variant = replace(variant, launch={**variant.launch, "BLOCK16_OVER_PER_SM": over})
     (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
     assert launch.entry == f"sparse_attn_paged_decode_{entry}"
     if over is not None:
-        variant = replace(variant, constants={**variant.constants, "PAIR16_OVER_PER_SM": over})
+        variant = replace(variant, launch={**variant.launch, "PAIR16_OVER_PER_SM": over})
         (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
         pair = topk <= 384 and entry != "block16" and b > 4
         assert launch.entry == f"sparse_attn_paged_decode_{'pair16' if pair else entry}"
