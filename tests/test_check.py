@@ -13,8 +13,8 @@ from sparsekit.check.campaign import (
     Pair,
     against_bits,
     against_reference,
-    cases_of_ops,
 )
+from sparsekit.check.cases import cases_of_ops
 from sparsekit.check.compare import compare_bits, compare_to_reference, tensor_sha256, ulp_distance
 from sparsekit.check.placement import guarded_output, place_inputs
 from sparsekit.check.reference import load_reference
