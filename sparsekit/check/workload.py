@@ -65,7 +65,7 @@ def make_workload(
     if device.type == "cpu":
         from sparsekit.emulator import require_room  # not for those who have a GPU
 
-        require_room(least_span_bytes(op, case))
+        require_room(*least_bytes(op, case))
     inputs = asked(op, case, reference, "make_inputs", case, probe)
     try:
         return Workload(op, case, probe, device, place_inputs(inputs, case, device))
@@ -73,24 +73,30 @@ def make_workload(
         raise TooLargeError(f"not enough memory on {device} for this case") from error
 
 
-def least_span_bytes(op: Op, case: Case) -> int:
-    """How many bytes the case's tensors span at least, each from its first element to its last.
+def least_bytes(op: Op, case: Case) -> tuple[int, int]:
+    """How many bytes the case's tensors hold at least, and how many they span, from the first
+    element of each to its last; the former without the gaps that the emulator leaves out.
 
     Optional inputs are left out, and tensors of a size that the case does not tell; where it tells
     no element type, it is the smallest.
     """
+    from sparsekit.emulator import is_wide
+
     dims = {**{s.name: s.default for s in op.scalars if isinstance(s.default, int)}, **case.dims}
-    total = 0
+    held = spanned = 0
     for tensor in op.tensors:
         is_output = tensor in op.outputs
         asked_for = is_output and case.options.get(f"{RETURN_PREFIX}{tensor.name}")
         if tensor.optional and not asked_for:
             continue
         if all(isinstance(n, int) or n in dims for n in tensor.shape):
-            shape = shape_of(tensor, dims)
-            count = prod(shape) if is_output else span_elements(tensor.name, shape, case)
-            total += count * _least_element_bytes(tensor, case)
-    return total
+            shape, size = shape_of(tensor, dims), _least_element_bytes(tensor, case)
+            span = prod(shape) if is_output else span_elements(tensor.name, shape, case)
+            lines = prod(shape[:-1])
+            gaps = (span - prod(shape)) * size
+            spanned += span * size
+            held += span * size - (gaps if lines > 1 and is_wide(gaps // (lines - 1)) else 0)
+    return held, spanned
 
 
 def _least_element_bytes(tensor: Tensor, case: Case) -> int:

@@ -33,7 +33,7 @@ from sparsekit.emulator.faults import (
 )
 from sparsekit.emulator.geometry import SM_COUNT
 from sparsekit.emulator.host import Program, launch, load
-from sparsekit.emulator.host_memory import HostMemory, Piece, require_room
+from sparsekit.emulator.host_memory import HostMemory, Piece, is_wide, require_room
 from sparsekit.emulator.memory import Allocation, Memory
 from sparsekit.emulator.reuse import Launches
 from sparsekit.emulator.schedule import Schedule
@@ -57,6 +57,7 @@ __all__ = [
     "Uncovered",
     "UnsupportedError",
     "chosen_checks",
+    "is_wide",
     "launch",
     "load",
     "require_room",

@@ -38,7 +38,7 @@ class GlobalProxies:
 
     def reset(self) -> None:
         if self._used:
-            self._unit[:] = 0
+            self._unit = np.zeros_like(self._unit)
         self._used = False
 
     def check(self, bucket: Bucket) -> None:

@@ -13,14 +13,28 @@ from sparsekit.emulator.memory import GRANULE, Allocation, Memory
 from sparsekit.errors import TooLargeError
 
 _MOST_BYTES = 1 << 31  # of all pieces together; the emulator keeps a copy and its state
+_MOST_SPAN_BYTES = 1 << 33  # with the gaps between lines, which are addresses and no memory
+_WIDE_BYTES = 4096  # a gap that is left out
 
 
-def require_room(span_bytes: int) -> None:
-    """Raise TooLargeError when tensors that span so many bytes together are too large here."""
-    if span_bytes > _MOST_BYTES:
-        raise TooLargeError(
-            f"the call's tensors span {span_bytes} bytes; the emulator takes {_MOST_BYTES}"
-        )
+def require_room(size_bytes: int, span_bytes: int) -> None:
+    """Raise TooLargeError when tensors of so many bytes together are too large here.
+
+    span_bytes: with the gaps that are left out.
+    """
+    for what, found, most in (
+        ("hold", size_bytes, _MOST_BYTES), ("span", span_bytes, _MOST_SPAN_BYTES)
+    ):  # fmt: skip
+        if found > most:
+            raise TooLargeError(
+                f"the call's tensors {what} {found} bytes; the emulator takes {most}"
+            )
+
+
+def is_wide(gap_bytes: int) -> bool:
+    """Whether a gap between the lines of a tensor that is only read is left out: touching it is
+    out of bounds, and it takes no memory."""
+    return gap_bytes >= _WIDE_BYTES
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,8 @@ class Piece:
     """A part of a host buffer that kernels may touch. written: by them, and not read before; its
     content goes along all the same, so that what they leave alone comes back as it was.
 
-    Pieces of one buffer keep their distances, so that they may overlap.
+    Pieces of one buffer keep their distances, so that they may overlap. lines: (how many, bytes of
+    each, bytes from one to the next) of a piece that is only read and has gaps.
     """
 
     name: str
@@ -36,6 +51,18 @@ class Piece:
     offset_bytes: int
     size_bytes: int
     written: bool
+    lines: tuple[int, int, int] | None = None
+
+    @property
+    def placed_lines(self) -> tuple[int, int, int] | None:
+        """The lines where the gaps between them are left out."""
+        wide = self.lines and not self.written and is_wide(self.lines[2] - self.lines[1])
+        return self.lines if wide else None
+
+    @property
+    def placed_bytes(self) -> int:
+        lines = self.placed_lines
+        return lines[0] * lines[1] if lines else self.size_bytes
 
 
 class HostMemory:
@@ -45,7 +72,7 @@ class HostMemory:
         """Copies the pieces in. Raises TooLargeError where they are too large to be emulated."""
         self._memory = memory
         self.placed: list[tuple[Piece, Allocation]] = []
-        require_room(sum(p.size_bytes for p in pieces))
+        require_room(sum(p.placed_bytes for p in pieces), sum(p.size_bytes for p in pieces))
         by_buffer: dict[int, list[Piece]] = {}
         for piece in pieces:
             by_buffer.setdefault(piece.buffer_address, []).append(piece)
@@ -59,7 +86,7 @@ class HostMemory:
     def _place(self, piece: Piece, address: int) -> Allocation:
         return self._memory.place(
             address, piece.size_bytes, _bytes_of(piece), piece.name,
-            initialised=not piece.written, read_only=not piece.written,
+            initialised=not piece.written, read_only=not piece.written, lines=piece.placed_lines,
         )  # fmt: skip
 
     @property

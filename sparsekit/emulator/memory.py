@@ -6,6 +6,7 @@ to 32 bits is out of bounds; a gap follows each allocation.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from sparsekit.errors import ArgumentError
 GLOBAL_BASE = 0x10_0000_0000
 GRANULE = 256  # bytes: the alignment of an allocation, as cudaMalloc's
 _FIRST_CAPACITY = 1 << 20
+_SPARSE_BYTES = 1 << 30  # an arena from this size on is mapped page by page
 
 ALLOCATED, INITIALISED, READ_ONLY = 1, 2, 4
 """Bits of the state that the arena keeps for every byte."""
@@ -44,6 +46,7 @@ class Memory:
         self._used = GRANULE
         self.allocations: list[Allocation] = []
         self.symbols: dict[tuple[int, str], Allocation] = {}
+        self._lines: dict[Allocation, tuple[int, int, int]] = {}
 
     def allocate(
         self, content: Array | int, name: str = "", *, initialised: bool | None = None,
@@ -76,21 +79,35 @@ class Memory:
 
     def place(
         self, address: int, size: int, data: Array | None, name: str, *, initialised: bool,
-        read_only: bool,
+        read_only: bool, lines: tuple[int, int, int] | None = None,
     ) -> Allocation:  # fmt: skip
         """An allocation at an address in a reserved stretch. It may overlap others there: a byte
-        may be written if it belongs to one that is not read-only."""
+        may be written if it belongs to one that is not read-only.
+
+        lines: (how many, bytes of each, bytes from one to the next) where it is no more than these;
+        the gaps between them are nobody's.
+        """
         start = address - GLOBAL_BASE
         inside = slice(start, start + size)
+        content, old = self._bytes[inside], self._state[inside]
+        if lines is not None:
+            content, old = _lines_of(content, lines), _lines_of(old, lines)
+            data = None if data is None else _lines_of(data, lines)
         if data is not None:
-            self._bytes[inside] = data
-        old = self._state[inside]
+            content[...] = data
         fixed = READ_ONLY * read_only & np.where(old & ALLOCATED, old, READ_ONLY)
         known = (old & INITIALISED) | (ALLOCATED | INITIALISED * initialised)
-        self._state[inside] = known | fixed
+        old[...] = known | fixed
         allocation = Allocation(address, size, name)
         self.allocations.append(allocation)
+        if lines is not None:
+            self._lines[allocation] = lines
         return allocation
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether most of the arena may be addresses that nothing lies at."""
+        return bool(self._lines)
 
     def read(
         self, allocation: Allocation, dtype: npt.DTypeLike, shape: Sequence[int] | int = -1
@@ -120,7 +137,10 @@ class Memory:
         """An address for a message: by the allocation it is in or nearest to."""
         inside = self.find(address)
         if inside is not None:
-            return f"byte {address - inside.address} of {inside}"
+            place = f"byte {address - inside.address} of {inside}"
+            _, size, stride = self._lines.get(inside, (1, 1, 1))
+            between = (address - inside.address) % stride >= size
+            return f"{place}, between its lines" if between else place
         near = min(
             self.allocations,
             key=lambda a: min(abs(address - a.address), abs(address - a.address - a.size_bytes)),
@@ -153,7 +173,24 @@ class Memory:
         while capacity < size:
             capacity *= 2
         for name in ("_bytes", "_state"):
-            grown = np.zeros(capacity, np.uint8)
+            grown = _zeros(capacity)
             old = getattr(self, name)
             grown[: old.size] = old
             setattr(self, name, grown)
+
+
+def _zeros(size_bytes: int) -> Array:
+    """Zeros, of which a page takes memory when it is first written: no huge pages, which numpy asks
+    for, so that lines far apart do not take all that lies between them."""
+    if size_bytes < _SPARSE_BYTES:
+        return np.zeros(size_bytes, np.uint8)
+    pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
+
+
+def _lines_of(array: Array, lines: tuple[int, int, int]) -> Array:
+    """The lines of bytes as a view of two dimensions."""
+    count, size, stride = lines
+    return np.lib.stride_tricks.as_strided(array, (count, size), (stride, 1))

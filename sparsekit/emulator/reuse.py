@@ -49,6 +49,8 @@ class Launches:
         program = load(text)
         place_globals(program.module, memory)  # so that they are part of the memory from the start
         parts = (entry, tuple(grid), block, params, sorted(options.items(), key=lambda o: o[0]))
+        if memory.has_gaps:
+            return launch(program, entry, grid, block, params, memory, **options), False
         used = memory.used_bytes
         before, state = memory.content()[:used], memory.state()[:used]
         key = hashlib.sha256(repr(parts).encode() + _body_digest(text))

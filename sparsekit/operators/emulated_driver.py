@@ -101,7 +101,7 @@ class EmulatedDriver:
         call.launched, call.memory = [], Memory()
         places = {name: placement(tensor) for name, tensor in tensors.items()}
         pieces = [
-            Piece(n, p.storage_address, p.offset_bytes, p.span_bytes, n in written)
+            Piece(n, p.storage_address, p.offset_bytes, p.span_bytes, n in written, p.lines)
             for n, p in places.items()
         ]
         call.host = HostMemory(call.memory, pieces)

@@ -61,11 +61,16 @@ def address(tensor: torch.Tensor) -> int:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a tensor on the CPU lies: in which storage, and from its first byte to its last."""
+    """Where a tensor on the CPU lies: in which storage, and from its first byte to its last.
+
+    lines: (how many, bytes of each, bytes from one to the next) where it is lines at one distance
+    with gaps between them, else None.
+    """
 
     storage_address: int
     offset_bytes: int
     span_bytes: int
+    lines: tuple[int, int, int] | None
 
 
 def placement(tensor: torch.Tensor) -> Placement:
@@ -73,7 +78,25 @@ def placement(tensor: torch.Tensor) -> Placement:
     size, last = tensor.element_size(), 0
     if tensor.numel():
         last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return Placement(storage, tensor.storage_offset() * size, last * size)
+    lines = _lines_of(tensor)
+    in_bytes = (lines[0], lines[1] * size, lines[2] * size) if lines else None
+    return Placement(storage, tensor.storage_offset() * size, last * size, in_bytes)
+
+
+def _lines_of(tensor: torch.Tensor) -> tuple[int, int, int] | None:
+    """As in Placement, in elements."""
+    sizes = zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True)
+    line, count, distance = 1, 1, 0
+    for n, stride in (pair for pair in sizes if pair[0] != 1):
+        if count == 1 and stride == line:
+            line *= n
+        elif count == 1 and stride > line:
+            count, distance = n, stride
+        elif count > 1 and stride == count * distance:
+            count *= n
+        else:
+            return None
+    return (count, line, distance) if count > 1 else None
 
 
 def empty(shape: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:

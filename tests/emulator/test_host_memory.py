@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
+import resource
+
 import numpy as np
 import pytest
+import torch
 
 from sparsekit.emulator import CHECKS, HostMemory, Launches, Memory, Piece, Schedule
 from sparsekit.emulator.memory import GLOBAL_BASE, INITIALISED
 from sparsekit.errors import TooLargeError
+from sparsekit.runtime.tensors import placement
 
 PTX = """.version 8.0
 .target {target}
@@ -159,8 +164,73 @@ def test_the_bounds_are_those_of_the_piece():
 
 
 def test_too_large():
-    with pytest.raises(TooLargeError, match="the emulator takes"):
-        HostMemory(Memory(), [Piece("x", 0, 0, 1 << 40, False)])
+    for size, lines, told in (
+        ((1 << 31) + 4, None, "hold"), (1 << 40, (1 << 10, 4, 1 << 30), "span"),
+        (1 << 32, (1 << 20, 4096, 8191), "hold"),
+    ):  # fmt: skip
+        with pytest.raises(TooLargeError, match=f"the call's tensors {told} .* the emulator takes"):
+            HostMemory(Memory(), [Piece("x", 0, 0, size, False, lines)])
+
+
+FAR = (5, 128, 1 << 30)  # lines of 32 words, the last one beyond 2^32 bytes
+
+
+def far_lines() -> tuple[mmap.mmap, np.ndarray, Piece]:
+    """The memory, its words, and the piece that is five lines of it."""
+    count, size, stride = FAR
+    pages = mmap.mmap(-1, (count - 1) * stride + size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    words = np.frombuffer(pages, np.uint32)
+    for line in range(count):
+        words[line * stride // 4 :][:32] = 100 * line + np.arange(32)
+    return pages, words, Piece("x", words.ctypes.data, 0, words.nbytes, False, FAR)
+
+
+def test_lines_far_apart_are_read_where_they_are_and_take_no_memory_between():
+    _, _, lines = far_lines()
+    target, memory = np.zeros(32, np.uint32), Memory()
+    host = HostMemory(memory, [lines, piece("y", target, 0, 32, True)])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    x = host.addresses["x"] + 4 * FAR[2]
+    params = x.to_bytes(8, "little") + host.addresses["y"].to_bytes(8, "little")
+    report, reused = Launches().launch(
+        PTX.format(target="sm_80"), "add", (1, 1, 1), 32, params + (5).to_bytes(4, "little"),
+        memory, **OPTIONS,
+    )  # fmt: skip
+    assert report.ok, report.faults
+    assert not reused
+    host.copy_out()
+    assert target.tolist() == list(range(405, 437))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
+
+
+def test_what_lies_between_lines_far_apart_is_out_of_bounds():
+    _, _, lines = far_lines()
+    memory = Memory()
+    host = HostMemory(memory, [lines, piece("y", np.zeros(32, np.uint32), 0, 32, True)])
+    x = host.addresses["x"] + FAR[2] - 4
+    params = x.to_bytes(8, "little") + host.addresses["y"].to_bytes(8, "little")
+    report, _ = Launches().launch(
+        PTX.format(target="sm_80"), "add", (1, 1, 1), 32, params + (5).to_bytes(4, "little"),
+        memory, **OPTIONS,
+    )  # fmt: skip
+    (fault,) = report.faults
+    assert fault.kind == "bounds"
+    assert "between its lines" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "lines"),
+    [
+        ((3, 4), (4, 1), None), ((3, 4), (10, 1), (3, 8, 20)), ((3, 1, 4), (10, 4, 1), (3, 8, 20)),
+        ((2, 3, 4), (30, 10, 1), (6, 8, 20)), ((2, 3, 4), (12, 4, 1), None),
+        ((2, 3, 4), (50, 4, 1), (2, 24, 100)), ((2, 3, 4), (50, 10, 1), None),
+        ((3, 4), (0, 1), None), ((1, 4), (9, 1), None),
+    ],
+)  # fmt: skip
+def test_lines_of_a_tensor(shape, strides, lines):
+    """Counts, and bytes of bf16."""
+    tensor = torch.empty(200, dtype=torch.bfloat16).as_strided(shape, strides)
+    assert placement(tensor).lines == lines
 
 
 def prepared(source: np.ndarray, target: np.ndarray) -> tuple[Memory, HostMemory]:

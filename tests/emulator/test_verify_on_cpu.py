@@ -452,7 +452,7 @@ def test_a_case_too_large_is_skipped_before_its_data_is_made(verify, with_a_huge
     assert ("small", "sm_80", False, True) in ran
     found = {(arch, skip, ok) for case, arch, skip, ok in ran if case == "huge"}
     assert found == {("sm_80", True, None), ("sm_90", True, None)}
-    assert skipped == {"the call's tensors span 8589934592 bytes; the emulator takes 2147483648"}
+    assert skipped == {"the call's tensors hold 8589934592 bytes; the emulator takes 2147483648"}
 
 
 def test_nothing_but_cases_too_large_is_no_success(cli, verify, with_a_huge_case):
@@ -489,7 +489,7 @@ def test_a_call_that_turns_out_too_large_is_skipped(verify, monkeypatch, tmp_pat
     assert code == 2
     assert result["skipped"]
     assert result["ok"] is None
-    wanted = {"bytes": "span 2048 bytes; the emulator takes 1000", "memory": "not enough memory"}
+    wanted = {"bytes": "hold 2048 bytes; the emulator takes 1000", "memory": "not enough memory"}
     assert wanted[limit] in result["reason"]
 
 
