@@ -25,8 +25,9 @@ def place_inputs(inputs: Mapping[str, Any], case: Case, device: torch.device) ->
     """The inputs on the device, laid out as the case's options say.
 
     `NAME_pad`: elements between lines of the last dimension; `NAME_offset`: elements before the
-    first; `NAME_row_offset`: whole lines before the first. What lies between is NaN, or -1. An
-    input that is another one's tensor stays so.
+    first; `NAME_row_offset`: whole lines before the first. What lies between is NaN, or -1; where
+    the emulator leaves gaps out, they take no memory here either. An input that is another one's
+    tensor stays so.
     """
     placed: dict[int, torch.Tensor] = {}
     result: dict[str, Any] = {}
@@ -58,16 +59,24 @@ def _placed(
         return value.to(device)
     width = value.shape[-1] + pad
     lines = value.numel() // max(value.shape[-1], 1)
-    filler = float("nan") if value.is_floating_point() else -1
-    memory = torch.full(
-        (offset + (rows + lines) * width,), filler, dtype=value.dtype, device=device
-    )
+    memory = _filled(offset + (rows + lines) * width, value, pad, device)
     strides = [width] * (value.dim() - 1) + [1]
     for i in range(value.dim() - 3, -1, -1):
         strides[i] = strides[i + 1] * value.shape[i + 1]
     view = memory.as_strided(value.shape, strides, offset + rows * width)
     view.copy_(value)
     return view
+
+
+def _filled(count: int, like: torch.Tensor, pad: int, device: torch.device) -> torch.Tensor:
+    """So many elements, for lines with a pad between them."""
+    if device.type == "cpu":
+        from sparsekit.emulator import is_wide, sparse_zeros  # not for those who have a GPU
+
+        if is_wide(pad * like.element_size()):
+            return torch.from_numpy(sparse_zeros(count * like.element_size())).view(like.dtype)
+    filler = float("nan") if like.is_floating_point() else -1
+    return torch.full((count,), filler, dtype=like.dtype, device=device)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def make_workload(
     inputs = asked(op, case, reference, "make_inputs", case, probe)
     try:
         return Workload(op, case, probe, device, place_inputs(inputs, case, device))
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError) as error:
         raise TooLargeError(f"not enough memory on {device} for this case") from error
 
 

@@ -34,7 +34,7 @@ from sparsekit.emulator.faults import (
 from sparsekit.emulator.geometry import SM_COUNT
 from sparsekit.emulator.host import Program, launch, load
 from sparsekit.emulator.host_memory import HostMemory, Piece, is_wide, require_room
-from sparsekit.emulator.memory import Allocation, Memory
+from sparsekit.emulator.memory import Allocation, Memory, sparse_zeros
 from sparsekit.emulator.reuse import Launches
 from sparsekit.emulator.schedule import Schedule
 from sparsekit.emulator.tensor_map import TensorMap
@@ -61,4 +61,5 @@ __all__ = [
     "launch",
     "load",
     "require_room",
+    "sparse_zeros",
 ]

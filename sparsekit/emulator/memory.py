@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,20 +174,28 @@ class Memory:
         while capacity < size:
             capacity *= 2
         for name in ("_bytes", "_state"):
-            grown = _zeros(capacity)
+            grown = sparse_zeros(capacity)
             old = getattr(self, name)
             grown[: old.size] = old
             setattr(self, name, grown)
 
 
-def _zeros(size_bytes: int) -> Array:
+def sparse_zeros(size_bytes: int) -> Array:
     """Zeros, of which a page takes memory when it is first written: no huge pages, which numpy asks
-    for, so that lines far apart do not take all that lies between them."""
+    for, so that lines far apart do not take all that lies between them.
+
+    Raises MemoryError where the machine has no room for so many addresses.
+    """
     if size_bytes < _SPARSE_BYTES:
         return np.zeros(size_bytes, np.uint8)
-    pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        pages = mmap.mmap(-1, size_bytes, flags=flags)
+    except OSError as error:
+        raise MemoryError(f"no {size_bytes} bytes can be mapped") from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        pages.madvise(mmap.MADV_NOHUGEPAGE)
+        with suppress(OSError):  # where the system has no huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, np.uint8)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import mmap
 import resource
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from sparsekit.check.placement import place_inputs
+from sparsekit.discover import Catalog
 from sparsekit.emulator import CHECKS, HostMemory, Launches, Memory, Piece, Schedule
-from sparsekit.emulator.memory import GLOBAL_BASE, INITIALISED
+from sparsekit.emulator.memory import GLOBAL_BASE, INITIALISED, sparse_zeros
 from sparsekit.errors import TooLargeError
 from sparsekit.runtime.tensors import placement
 
@@ -216,6 +219,52 @@ def test_what_lies_between_lines_far_apart_is_out_of_bounds():
     (fault,) = report.faults
     assert fault.kind == "bounds"
     assert "between its lines" in fault.message
+
+
+def test_no_room_for_so_many_addresses_is_a_lack_of_memory():
+    """As numpy tells it; `verify` then skips the case."""
+    with pytest.raises(MemoryError, match="can be mapped"):
+        sparse_zeros(1 << 60)
+
+
+def resident_kb() -> int:
+    with open("/proc/self/status") as status:
+        (line,) = (line for line in status if line.startswith("VmRSS"))
+    return int(line.split()[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+@pytest.mark.parametrize(
+    ("op", "name", "case"),
+    [
+        ("sparse_prefill", "kv", "far_rows"), ("sparse_attn_paged", "window_pool", "far_window_m2"),
+        ("sparse_attn_paged", "cmp_pool", "far_cmp_m1"),
+    ],
+)  # fmt: skip
+def test_far_rows_of_the_ops_lie_beyond_32_bits_and_take_little_memory(op, name, case):
+    """The last row's address is beyond 2^31 elements and 2^32 bytes, in the input and emulated."""
+    of_op = next(c.op for c in Catalog().resolve([op]))
+    (far,) = (c for c in of_op.cases if c.name == case)
+    rows = next(n for t in of_op.tensors if t.name == name for n in t.shape)
+    row = torch.ones(far.dims["d_qk" if op == "sparse_prefill" else "d"], dtype=torch.bfloat16)
+    value = row.expand(far.dims[rows], *[1] * (op == "sparse_prefill"), -1)
+    before = resident_kb()
+    pool = place_inputs({name: value}, far, torch.device("cpu"))[name]
+    last = (pool.shape[0] - 1) * pool.stride(0)
+    assert last > 1 << 31
+    assert pool[-1].flatten().tolist() == row.tolist()
+    assert pool.untyped_storage().nbytes() > 1 << 32
+    place = placement(pool)
+    piece = Piece(
+        name, place.storage_address, place.offset_bytes, place.span_bytes, False, place.lines
+    )
+    memory = Memory()
+    host = HostMemory(memory, [piece])
+    start = host.addresses[name] - GLOBAL_BASE + 2 * last
+    assert memory.content()[start : start + 2 * row.numel()].view(np.uint16).tolist() == (
+        row.view(torch.int16).tolist()
+    )
+    assert resident_kb() - before < 2_000_000
 
 
 @pytest.mark.parametrize(
