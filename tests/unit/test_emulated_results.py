@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from conftest import ROOT
+from emulated_code import FILE, emulated_entries, locked_code
 
 from sparsekit.discover import Catalog
+from sparsekit.model import Case
 
 MOST_RANDOM = 20
-# Variants that share what their cases are, by kernel; the heads of cases that some do not take.
-FORMS = {
+
+
+def _of_heads(case: Case) -> bool:
+    """Whether the number of heads is what the case is about; in others it may be set."""
+    return case.name.startswith(("heads_", "layout_"))
+
+
+# Variants that share what their cases are, by kernel; which cases these are.
+FORMS: dict[str, dict[str, tuple[tuple[str, ...], Callable[[Case], bool]]]] = {
     "sparse_prefill_sm100": {
-        "one block": (("skip", "noskip"), lambda heads: heads <= 64),
-        "a pair": (("skip_pair", "noskip_pair"), lambda heads: heads > 64),
+        "one block": (("skip", "noskip"), lambda c: not _of_heads(c) or c.dims["h_q"] <= 64),
+        "a pair": (("skip_pair", "noskip_pair"), lambda c: not _of_heads(c) or c.dims["h_q"] > 64),
     },
-    "sparse_prefill_sm120": {"64 heads": (("skip", "noskip"), lambda heads: True)},
+    "sparse_prefill_sm120": {
+        "64 heads": (("skip", "noskip"), lambda c: True),
+        "32 heads": (("skip_heads32",), lambda c: c.dims["h_q"] <= 32),
+    },
 }
 
 
@@ -45,8 +57,7 @@ def missing(kernel: str, form: str, tag: str, random: int) -> str:
     op = next(c.op for c in Catalog().resolve(["sparse_prefill"]))
     wanted: dict[str, set[str]] = {}
     for case in op.cases:
-        by_heads = case.name.startswith(("heads_", "layout_"))
-        if tag in case.tags and (not by_heads or takes(case.dims["h_q"])):
+        if tag in case.tags and takes(case):
             wanted.setdefault(case.name.partition("_")[0], set()).add(case.name)
     ran = emulated(kernel, variants, random)
     told: list[str] = []
@@ -65,3 +76,13 @@ def test_the_page_names_what_has_not_been_emulated(kernel, form):
     ):
         row = f"| {form}: {what} | {missing(kernel, form, tag, random)} |"
         assert row in page, row
+
+
+def test_what_has_been_emulated_is_the_code_of_today():
+    """By the lock, so that it needs no compiler; a comment in the sources changes no code."""
+    of_key, today = json.loads(FILE.read_text()), locked_code()
+    other: dict[str, list[str]] = {}
+    for key, name, case in emulated_entries():
+        if of_key.get(key) is None or of_key[key] != today[name]:
+            other.setdefault(name, []).append(case)
+    assert not other, f"run again, then tests/unit/emulated_code.py: {other}"
