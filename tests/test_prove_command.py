@@ -99,9 +99,12 @@ def test_the_commands_can_be_looked_at_without_a_gpu(run_cli, tmp_path):
     done = run_cli("prove", "-n", "cu/sparse_prefill_sm100:skip*", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.strip().startswith("sparsekit ")]
-    assert len(lines) == 3
+    *checks, report = lines
+    assert len(checks) == 3
     names = "cu/sparse_prefill_sm100:skip_pair cu/sparse_prefill_sm100:skip "
-    assert all(names in line for line in lines)
+    assert all(names in line for line in checks)
+    files = " ".join(f"proof/{step}-sparse_prefill.json" for step in STEPS)
+    assert report.strip() == f"sparsekit report {files} -o proof/page.md"
     assert not (tmp_path / "proof").exists()
 
 

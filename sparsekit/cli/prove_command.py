@@ -87,7 +87,9 @@ def command(
     groups = [_Proof(op, of_op, session.catalog, folder) for op, of_op in by_op(choices)]
     steps = [s for g in groups for s in g.steps(["--device", device, *options])]
     page = folder / "page.md"
-    if not dry_run:
+    if dry_run:
+        steps.append(_reported([str(step.file) for step in steps], page))
+    else:
         folder.mkdir(parents=True, exist_ok=True)
         for step in steps:  # from before, they are no result of this run
             step.file.unlink(missing_ok=True)
@@ -95,7 +97,7 @@ def command(
         with _told_when_stopped(steps):
             steps = [_ended(step, limit_min) for step in steps]
             if there := _there(steps):
-                steps.append(_ended(Step(("report", *there, "-o", str(page)), page), limit_min))
+                steps.append(_ended(_reported(there, page), limit_min))
     emit(_document(steps, dry_run), form, output)
     if not dry_run:
         ctx.exit(max(_severity(step) for step in steps))
@@ -122,6 +124,10 @@ class _Proof:
         file = self._folder / f"{name}-{self._op.name}.json"
         form = ("--format", "json", "-o", str(file))
         return Step((command, *self._names, *options, *form), file)
+
+
+def _reported(files: Sequence[str], page: Path) -> Step:
+    return Step(("report", *files, "-o", str(page)), page)
 
 
 def _references(choice: Choice) -> list[str]:
