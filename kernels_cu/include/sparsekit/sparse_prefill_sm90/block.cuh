@@ -30,6 +30,7 @@ __device__ __forceinline__ void run_block(SharedMemory<Arguments>& smem, const A
       mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps * kArrivingLanes);
     }
   }
+  if (threadIdx.x < kLengths) smem.length[threadIdx.x] = 0;
   if (threadIdx.x < kPlans * kBlockK) smem.rows[0][threadIdx.x] = Arguments::kUnlisted;
   __syncthreads();
 

@@ -61,7 +61,7 @@ __device__ __forceinline__ void plan_next(SharedMemory<Arguments>& smem, const A
     if (lane == 0) {
       const typename Arguments::Item at = a.where(item);
       smem.plan[plan] = course.number;
-      smem.item[course.number % kLengthSlots] = at;
+      smem.item[course.number % kItemSlots] = at;
       if (kPrefetchQ) prefetch_q(a, at);
     }
     course.left = length_of(smem, a, course.number);
@@ -141,7 +141,7 @@ struct Gather {
   template <int kChunks>
   __device__ __forceinline__ void copy_q(unsigned chunks, int number, int column, int first_step,
                                          int steps) const {
-    const typename Arguments::Item item = smem.item[number % kLengthSlots];
+    const typename Arguments::Item item = smem.item[number % kItemSlots];
     const int first = item.first_head;
     const bf16* src =
         a.q + a.q_offset_elems(item) + first * a.q_head_stride_elems + column + piece * kPiece;

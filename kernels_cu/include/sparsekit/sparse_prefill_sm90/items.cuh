@@ -61,65 +61,81 @@ struct Results {
   }
 };
 
-/// What tells the end of a row to a value warp: a length that was given, or one of the last 256
-/// indices a lane. Item `number` of this block; warp: of the eight.
+/// The end of a row before column `past`, as a warp sees it that is number `share` of `shares` on
+/// it: it looks at every shares-th 128 columns, backwards, until one is valid; 0 if none is. The
+/// largest of the shares is the row's.
 template <class Arguments>
-__device__ __forceinline__ int load_row_end(const Arguments& a, int number, int warp, int lane) {
-  const int item = item_of(number);
-  if (item >= a.items()) return -1;
-  if (a.has_length()) return a.load_length(item);
-  if (!kDeriveLength) return -1;
-  return load_index(a.token_row(item), a.topk - kWarp * (warp + 1) + lane, a.topk);
-}
-
-/// The end of this warp's share of the row: of the last 256 columns, warp w looks at 32, counted
-/// from the end, then of every 1024 before them at 128, until it finds a valid one. The largest of
-/// the eight is the row's. index: this lane's of the 32.
-template <class Arguments>
-__device__ __forceinline__ int scan_share(const Arguments& a, const int* row, int warp, int lane,
-                                          int index) {
-  const int last = a.topk - kWarp * (warp + 1);
-  int end = redux_sync_max_s32(a.is_listed(index, last + lane) ? last + lane + 1 : 0);
+__device__ __forceinline__ int scan_row(const Arguments& a, const int* row, int past, int share,
+                                        int shares, int lane) {
+  int end = 0;
 #pragma unroll 1
-  for (int first = a.topk - kValueWarps * kWarp; end == 0 && first > 0;
-       first -= kValueWarps * kScanWidth) {
-    const int from = first - kScanWidth * (warp + 1) + lane;
-    int round[kScanLoads];
+  for (past -= share * kScanWidth; end == 0 && past > 0; past -= shares * kScanWidth) {
+    const int from = past - kScanWidth + lane;
+    int index[kScanLoads];
 #pragma unroll
-    for (int j = 0; j < kScanLoads; ++j) round[j] = load_index(row, from + j * kWarp, a.topk);
+    for (int j = 0; j < kScanLoads; ++j) index[j] = load_index(row, from + j * kWarp, a.topk);
 #pragma unroll
     for (int j = 0; j < kScanLoads; ++j) {
-      if (a.is_listed(round[j], from + j * kWarp)) end = from + j * kWarp + 1;
+      if (a.is_listed(index[j], from + j * kWarp)) end = from + j * kWarp + 1;
     }
     end = redux_sync_max_s32(end);
   }
   return end;
 }
 
-/// A value warp's word of the length of item `number` of this block, from what was loaded.
+/// The lengths of a batch of this block's items from number `first` on, by the eight value warps:
+/// four rows a warp, whose last eight columns it looks at in one load; rows that list none there
+/// are scanned. Where a block has fewer items than warps, they share rows; length is 0 before that.
 template <class Arguments>
-__device__ __forceinline__ void find_length(SharedMemory<Arguments>& smem, const Arguments& a,
-                                            int number, int warp, int lane, int loaded) {
-  const int item = item_of(number);
-  if (item >= a.items()) return;
-  int end = a.topk;
+__device__ __forceinline__ void find_lengths(SharedMemory<Arguments>& smem, const Arguments& a,
+                                             int first, int warp, int lane) {
+  const int left = (a.items() - item_of(first) + gridDim.x - 1) / static_cast<int>(gridDim.x);
+  const bool shared = first == 0 && left < kValueWarps;
+  const int row = first + (shared ? warp % left : warp), share = shared ? warp / left : 0;
+  const int shares = shared ? (kValueWarps - warp % left + left - 1) / left : 1;
+  const int number = row + lane / kLanesOfRow * kValueWarps, item = item_of(number);
+  const bool there = item < a.items();
+  int end = 0;
   if (a.has_length()) {
-    end = a.length(loaded);
-  } else if (kDeriveLength) {
-    end = scan_share(a, a.token_row(item), warp, lane, loaded);
+    if (there) end = a.length(a.load_length(item));
+  } else if (!kDeriveLength) {
+    end = a.topk;
+  } else {
+    const int last = a.topk - kLanesOfRow, column = last + lane % kLanesOfRow;
+    if (there && a.is_listed(load_index(a.token_row(item), column, a.topk), column)) {
+      end = column + 1;
+    }
+#pragma unroll
+    for (int bit = 1; bit < kLanesOfRow; bit *= 2) {
+      end = max(end, __shfl_xor_sync(0xffffffff, end, bit));
+    }
+    unsigned open = __ballot_sync(0xffffffff, there && end == 0 && lane % kLanesOfRow == 0);
+#pragma unroll 1
+    for (; open != 0; open &= open - 1) {
+      const int of = (__ffs(open) - 1) / kLanesOfRow;
+      const int* indices = a.token_row(item_of(row + of * kValueWarps));
+      const int found = scan_row(a, indices, last, share, shares, lane);
+      if (lane / kLanesOfRow == of) end = found;
+    }
   }
-  if (lane == 0) reinterpret_cast<int*>(&smem.end[number % kLengthSlots])[warp] = end;
+  if (there && lane % kLanesOfRow == 0) {
+    int& length = smem.length[number % kLengths];
+    if (shared) {
+      atomicMax(&length, end);
+    } else {
+      length = end;
+    }
+  }
 }
 
 /// Of item `number` of this block: the columns of its part that may be listed.
 template <class Arguments>
 __device__ __forceinline__ int length_of(const SharedMemory<Arguments>& smem, const Arguments& a,
                                          int number) {
-  const int4 x = smem.end[number % kLengthSlots][0], y = smem.end[number % kLengthSlots][1];
-  const int end = max(max(max(x.x, x.y), max(x.z, x.w)), max(max(y.x, y.y), max(y.z, y.w)));
-  if (!kPartColumns) return uniform(end);
+  const int end = uniform(smem.length[number % kLengths]);
+  if (!kPartColumns) return end;
   const int left = end - a.part(item_of(number)) * kPartColumns;
-  return uniform(min(max(left, 0), static_cast<int>(kPartColumns)));
+  return min(max(left, 0), static_cast<int>(kPartColumns));
 }
 
 /// An empty row has one tile, all masked.

@@ -174,7 +174,7 @@ __device__ __forceinline__ void score_warpgroup(SharedMemory<Arguments>& smem, c
     }
 
     // The end of the item.
-    const typename Arguments::Item where = smem.item[number % kLengthSlots];
+    const typename Arguments::Item where = smem.item[number % kItemSlots];
     const int first_head = where.first_head;
     const long long first_row = static_cast<long long>(where.token) * a.h_q + first_head;
 #pragma unroll

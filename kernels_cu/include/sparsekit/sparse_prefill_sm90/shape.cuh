@@ -60,9 +60,11 @@ enum : int {
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
   kPlans = 4,        // positions whose rows are known: up to four ahead
-  kAhead = 4,        // items: a length is found so far ahead that a barrier lies before its plan
-  kLengthSlots = 8,  // at least kAhead + 2
-  kScanLoads = 4,    // indices that a lane holds in one round of the scan
+  kItemSlots = 8,    // items in flight, and planned
+  kBatch = 32,       // items whose lengths are found at once, a batch ahead
+  kLanesOfRow = kWarp * kValueWarps / kBatch,
+  kLengths = 2 * kBatch,
+  kScanLoads = 4,  // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
 };
 
@@ -96,12 +98,12 @@ struct SharedMemory {
   bf16 single[kPBuffers + kHasRope][kBlockK][kChunk];  // P, and the rope chunk
   float alpha[kPBuffers][kHeads];                      // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
-  typename Arguments::Item item[kLengthSlots];  // item % kLengthSlots, from the plan of its Q on
+  typename Arguments::Item item[kItemSlots];  // item % kItemSlots, from the plan of its Q on
   Course course;                                // of the plans
   // position % kPlans: what it is, and where the rows of a tile are.
   int plan[kPlans];
   typename Arguments::Row rows[kPlans][kBlockK];
-  int4 end[kLengthSlots][kValueGroups];  // item % kLengthSlots: a word of each value warp
+  int length[kLengths];  // item % kLengths: the end of its row
   // Phases: of full, one a use of the slot; of the others as said.
   unsigned long long full[kSlots];  // 256 copies and a warp: a slot has landed, and rows stand
   unsigned long long rope_full;     // 256 copies, a tile: its rope chunk has landed

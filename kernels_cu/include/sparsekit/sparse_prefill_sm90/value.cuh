@@ -22,10 +22,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
   Gather<Arguments> gather = {smem, a, group, thread / kPiece, thread % kPiece};
   int index[kHalf] = {};  // of the warp that plans
   const bool plans = value_warp == 0;
-#pragma unroll 1
-  for (int i = 0; i < kAhead; ++i) {
-    find_length(smem, a, i, value_warp, lane, load_row_end(a, i, value_warp, lane));
-  }
+  find_lengths(smem, a, 0, value_warp, lane);
   bar_sync(kValues, kValueThreads);
   if (plans) {
 #pragma unroll 1
@@ -55,7 +52,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
   };
   float o[128] = {};
   const auto end_item = [&](int number) {
-    const typename Arguments::Item item = smem.item[number % kLengthSlots];
+    const typename Arguments::Item item = smem.item[number % kItemSlots];
     const int lane_now = tid_x() % kWarp;  // read anew: kept over the loop, it would crowd out O
     const int head = warp * kMmaK + lane_now / 4;
     const int column = group * (kDV / kValueGroups);
@@ -108,6 +105,9 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       end_item(number - 1);
       if (!more) break;
     }
+    if (number % kBatch == 0) {
+      find_lengths(smem, a, number + kBatch, value_warp, tid_x() % kWarp);
+    }
     int accumulate = 0;  // the first P V of an item begins O anew
 
 #pragma unroll 1
@@ -155,16 +155,7 @@ __device__ __forceinline__ void value_warpgroup(SharedMemory<Arguments>& smem, c
       wgmma_wait_group_sync_aligned<0>();
       arrive(smem.p_free);
       if (kPBuffers == 2) p_buffer ^= 1;
-      // Once an item, and not at its end if it can be helped. Loaded before the copies, which it
-      // would wait for, and looked at behind them.
-      const bool finds_length =
-          tiles == 2 || (tiles == 1 && tiles_of(length_of(smem, a, number)) == 1);
-      int row_end = -1;
-      if (finds_length) row_end = load_row_end(a, number + kAhead, value_warp, tid_x() % kWarp);
       if (!swaps) gather.load(what, row, slot);
-      if (finds_length) {
-        find_length(smem, a, number + kAhead, value_warp, tid_x() % kWarp, row_end);
-      }
       advance(step);
     }
   }
