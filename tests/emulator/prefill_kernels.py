@@ -20,10 +20,12 @@ CASES = {
     "short": ({"s_q": 3, "s_kv": 100, "topk": 90}, {"indices": "mixed", "scale": 0.5}),
     # The second of three items of a block has two tiles, so that Q of the third comes early.
     "two tiles": ({"s_q": 5, "s_kv": 100, "topk": 70}, {"indices": "mixed", "scale": 0.5}),
-    # A block has five items and more, and the scan of each has indices in all its lanes.
+    # A block has five items and more, and some have to be scanned.
     "many": ({"s_q": 11, "s_kv": 200, "topk": 130}, {"indices": "mixed", "scale": 0.5}),
-    # Nor does an item whose end was looked for in the loop end within 256 columns of topk.
+    # Nor do rows end within 256 columns of topk.
     "far ends": ({"s_q": 14, "s_kv": 400, "topk": 400}, {"indices": "mixed", "scale": 0.5}),
+    # A block has more than 32 items: the lengths of some are found in the loop.
+    "batches": ({"s_q": 70, "s_kv": 60, "topk": 12}, {"indices": "mixed", "scale": 0.5}),
     "length": (
         {"s_q": 11, "s_kv": 300, "topk": 130},
         {**_MIXED, "topk_length": "hostile", "scale": -0.7},

@@ -14,6 +14,18 @@ __device__ __forceinline__ void mbarrier_arrive_shared_cta_b64(unsigned barrier)
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// The same where `arrives`, without a branch, across which the compiler would move nothing.
+__device__ __forceinline__ void mbarrier_arrive_shared_cta_b64(unsigned barrier, bool arrives) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(static_cast<int>(arrives))
+      : "memory");
+}
+
 /// mbarrier.arrive.release.cluster.shared::cluster.b64 (PTX ISA "mbarrier.arrive"): the same at a
 /// barrier of any block of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_release_cluster_shared_cluster_b64(

@@ -167,9 +167,9 @@ struct Gather {
     }
     cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[slot]));
     __syncwarp();
-    if (threadIdx.x - kGroup < kArrivingLanes) {  // of the warp that plans
-      mbarrier_arrive_shared_cta_b64(shared_address(&smem.full[slot]));
-    }
+    mbarrier_arrive_shared_cta_b64(
+        shared_address(&smem.full[slot]),
+        threadIdx.x - kGroup < kArrivingLanes);  // of the warp that plans
   }
 
   __device__ __forceinline__ void load(int plan, int slot) {

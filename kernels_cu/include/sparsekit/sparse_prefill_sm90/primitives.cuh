@@ -32,9 +32,7 @@ __device__ __forceinline__ void copy_piece(unsigned dst_shared, const bf16* src,
 /// What one warp brings to a barrier: kArrivingLanes arrivals, for all that its lanes have done.
 __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   __syncwarp();
-  if (threadIdx.x % kWarp < kArrivingLanes) {
-    mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
-  }
+  mbarrier_arrive_shared_cta_b64(shared_address(&barrier), threadIdx.x % kWarp < kArrivingLanes);
 }
 
 }  // namespace sparsekit::sparse_prefill_sm90

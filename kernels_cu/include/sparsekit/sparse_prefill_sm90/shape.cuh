@@ -59,9 +59,9 @@ enum : int {
   kHalf = kBlockK / kWarp,                   // rows of a tile by lanes
   kRopeRowSteps = kRowSteps / kValueGroups,  // of the rope chunk, that one warpgroup loads
   kQReads = 4,
-  kPlans = 4,        // positions whose rows are known: up to four ahead
-  kItemSlots = 8,    // items in flight, and planned
-  kBatch = 32,       // items whose lengths are found at once, a batch ahead
+  kPlans = 4,      // positions whose rows are known: up to four ahead
+  kItemSlots = 8,  // items in flight, and planned
+  kBatch = 32,     // items whose lengths are found at once, a batch ahead
   kLanesOfRow = kWarp * kValueWarps / kBatch,
   kLengths = 2 * kBatch,
   kScanLoads = 4,  // indices that a lane holds in one round of the scan
@@ -99,7 +99,7 @@ struct SharedMemory {
   float alpha[kPBuffers][kHeads];                      // factor of O before this P
   float2 end_of_row[2][kHeads];  // item % 2: the reference of the weights, and their sum or NaN
   typename Arguments::Item item[kItemSlots];  // item % kItemSlots, from the plan of its Q on
-  Course course;                                // of the plans
+  Course course;                              // of the plans
   // position % kPlans: what it is, and where the rows of a tile are.
   int plan[kPlans];
   typename Arguments::Row rows[kPlans][kBlockK];
