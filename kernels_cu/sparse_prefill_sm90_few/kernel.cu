@@ -7,9 +7,10 @@
 // summed from unrounded fp32 weights, the weights that meet V are rounded to bf16.
 //
 // A block walks tokens, and for each of them tiles of 64 rows.
-//   score warpgroup       S^T[row][head] = K Q^T, softmax over rows, P^T to shared memory
+//   score warpgroups (2)  S^T[row][head] = K Q^T, softmax over rows, P^T to shared memory: every
+//                         other tile each
 //   value warpgroups (2)  O^T[column][head] += V^T P^T, every other 64 of the 512 columns each
-//   gather warpgroup      rows of kv, and Q, to shared memory
+//   gather warps (2)      rows of kv, and Q, to shared memory
 //   plan warp             where the rows of the coming tiles are
 // A tile goes through a ring in units of a few 64-column chunks: both products read the rows as the
 // gather leaves them, the first K-major, the second transposed. README.md draws the schedule.
@@ -48,15 +49,13 @@ enum : int {
   kUnitChunks = SK_UNIT_CHUNKS,  // 64-wide chunks of a tile that land and are freed as one
   kSlots = SK_RING_UNITS,        // units in the ring
   kPBuffers = SK_P_BUFFERS,
-  kValueGroups = SK_VALUE_GROUPS,  // warpgroups that share the columns of O
-  kScoreChains = SK_SCORE_CHAINS,  // accumulators that take the steps of K Q^T in turn
-  kLookAhead = SK_LOOK_AHEAD,      // K Q^T of a tile that has landed before the softmax of the last
+  kValueGroups = SK_VALUE_GROUPS,      // warpgroups that share the columns of O
+  kScoreChains = SK_SCORE_CHAINS,      // accumulators that take the steps of K Q^T in turn
   kArrivingLanes = SK_ARRIVING_LANES,  // of a warp that arrives, 1 or 32
   kL2Prefetch = SK_L2_PREFETCH_BYTES,  // by one piece of a row: 128 or 256
   kScoreRegs = SK_SCORE_REGISTERS,
   kValueRegs = SK_VALUE_REGISTERS,
-  kGatherRegs = SK_GATHER_REGISTERS,
-  kPlanRegs = SK_PLAN_REGISTERS,
+  kLoadRegs = SK_LOAD_REGISTERS,
   // 0 to measure only. Without the fence nothing orders copies and wgmma; without products, or with
   // copies for a block's first token only, the results are wrong.
   kProxyFence = SK_PROXY_FENCE,
@@ -69,10 +68,15 @@ enum : int {
   kGroup = 128,  // threads of a warpgroup
   kGroupWarps = 4,
   kValueWarps = kValueGroups * kGroupWarps,
-  kScoreGroup = 0,  // the first value warpgroup is 1
-  kGatherGroup = 1 + kValueGroups,
-  kPlanGroup = kGatherGroup + 1,  // of which one warp works
-  kThreads = (kPlanGroup + 1) * kGroup,
+  kScoreGroups = 2,  // that take the tiles in turn
+  kScoreWarps = kScoreGroups * kGroupWarps,
+  kValueGroup = kScoreGroups,  // the first
+  kLoadGroup = kValueGroup + kValueGroups,
+  kGatherWarps = 2,  // of the load group
+  kPlanWarp = kGatherWarps,
+  kGatherThreads = kGatherWarps * kWarp,
+  kThreads = (kLoadGroup + 1) * kGroup,
+  kLaunchRegs = 65536 / kThreads / 8 * 8,
 
   kMmaK = 16,        // contraction length of one wgmma
   kChunk = 64,       // bf16 in 128 bytes: a line of the 128-byte swizzle
@@ -90,14 +94,14 @@ enum : int {
   kChunks = kValueChunks + kHasRope,  // of a tile
   kUnits = kChunks / kUnitChunks,
   kGroupChunks = kValueChunks / kValueGroups,
-  kLines = kGroup / kLinePieces,  // rows that the gather warpgroup loads a line of at once
+  kLines = kGatherThreads / kLinePieces,  // rows that the gather loads a line of at once
   kRowSteps = kBlockK / kLines,
   kHalf = kBlockK / kWarp,          // rows of a tile by lanes
   kQPieces = kHeads * kLinePieces,  // of a chunk
-  kQSteps = (kChunks * kQPieces + kGroup - 1) / kGroup,
+  kQSteps = kChunks * kQPieces / kGatherThreads,
   kScores = kHeads / 2,  // of a thread: two rows, two heads of each eight
   kThreadHeads = kHeads / 4,
-  kPlans = 8,      // tiles whose rows are known
+  kPlans = 6,      // tiles whose rows are known
   kBatch = 4,      // tiles whose indices are loaded at once
   kScanLoads = 8,  // indices that a lane holds in one round of the scan
   kScanWidth = kScanLoads * kWarp,
@@ -118,36 +122,46 @@ enum Flags : unsigned { kFirst = 1, kLast = 2, kMoved = 4 };
 
 // A planned tile: row r of it lies at rows[r % kLines][r / kLines], in pieces from the first of kv.
 struct Plan {
-  uint4 rows[kLines];
+  alignas(kPieceBytes) unsigned rows[kLines][kRowSteps];
   unsigned listed[kHalf];  // a bit a row
   unsigned flags;          // kFirst, kLast: of its token
-  unsigned unused;
 };
-static_assert(kRowSteps == 4, "a thread of the gather reads its rows at once");
+static_assert(kRowSteps % 4 == 0, "a thread of the gather reads four rows at once");
+
+// What a score warp leaves of a head at the end of a token: of its rows the sum of weights, 0 or
+// NaN, and the maximum.
+struct End {
+  float sum, poison, max;
+};
 
 // A chunk is 64 rows of 128 bytes, of Q as many as heads; piece c of row r lies at piece
 // c ^ (r % 8), which is the 128-byte swizzle of wgmma and stmatrix alike.
 struct SharedMemory {
   alignas(kAtomBytes) bf16 ring[kSlots][kUnitChunks][kBlockK][kChunk];
-  bf16 q[2][kChunks][kHeads][kChunk];          // number of the token % 2
-  bf16 p[kPBuffers][kHeads][kBlockK];          // tile % kPBuffers, and so what goes with it:
-  float4 end[kPBuffers][kGroupWarps][kHeads];  // a last tile's: sum, 0 or NaN, maximum, reference
-  float alpha[kPBuffers][kHeads];              // factor of O before this P
-  float top[kGroupWarps][kHeads];              // the score warps' maxima, when a reference moves
+  bf16 q[kChunks][kHeads][kChunk];
+  bf16 p[kPBuffers][kHeads][kBlockK];       // tile % kPBuffers, and so what goes with it:
+  End end[kPBuffers][kScoreWarps][kHeads];  // a last tile's
+  float end_ref[kPBuffers][kHeads];         // and the reference
+  float alpha[kPBuffers][kHeads];           // factor of O before this P
+  float ref[kHeads];                        // as the last decided tile leaves it
+  float top[kGroupWarps][kHeads];           // a group's maxima, when a reference moves
   Plan plan[kPlans];
   unsigned flags[kPBuffers];  // kLast; kMoved: alpha stands
   // Phases: of each element, one a use.
-  unsigned long long full[kSlots];       // 128 copies: a unit has landed, and Q if it is the first
-  unsigned long long free[kSlots];       // the value warps: it has been read
-  unsigned long long q_free[2];          // 4 warps: it has been read
-  unsigned long long plan_full[kPlans];  // 1 warp: a tile's rows stand
-  unsigned long long plan_free[kPlans];  // 4 gather and 4 score warps: they have been read
-  unsigned long long p_full[kPBuffers];  // 4 warps: P and what goes with it stand
-  unsigned long long p_free[kPBuffers];  // the value warps: they have been read
+  unsigned long long full[kSlots];            // 64 copies: a unit has landed
+  unsigned long long free[kSlots];            // the value warps: it has been read
+  unsigned long long q_full;                  // 64 copies, a token
+  unsigned long long q_free;                  // the score warps, a token: it has been read
+  unsigned long long plan_full[kPlans];       // 1 warp: a tile's rows stand
+  unsigned long long plan_free[kPlans];       // gather and score warps: they have been read
+  unsigned long long decided[kScoreGroups];   // 4 warps: the reference for its tile stands
+  unsigned long long end_full[kScoreGroups];  // 4 warps, of a token whose last tile it has not
+  unsigned long long p_full[kPBuffers];       // 4 warps: P and what goes with it stand
+  unsigned long long p_free[kPBuffers];       // the value warps: they have been read
 };
 
 enum Barrier : unsigned {  // 0 is __syncthreads
-  kVote = 1,               // kGroup: the score warps
+  kVote = 1,               // kGroup: the warps of score group 0, the next of group 1
 };
 
 // ---------------------------------------------------------------- launch facts
@@ -156,16 +170,19 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_prefill_sm90_few_fwd, sizeof(SharedMemory));
 
 // ---------------------------------------------------------------- pieces of the kernel
 
-/// Whether it has ended by now.
-__device__ __forceinline__ bool has_ended(const unsigned long long& barrier, int parity) {
-  return mbarrier_test_wait_parity_shared_cta_b64(shared_address(&barrier), parity);
-}
-
 /// What one warp brings to a barrier: kArrivingLanes arrivals, for all that its lanes have done.
 __device__ __forceinline__ void arrive(unsigned long long& barrier) {
   __syncwarp();
-  if (threadIdx.x % kWarp < kArrivingLanes) {
-    mbarrier_arrive_shared_cta_b64(shared_address(&barrier));
+  mbarrier_arrive_shared_cta_b64(shared_address(&barrier), threadIdx.x % kWarp < kArrivingLanes);
+}
+
+/// This many registers for each thread of a warpgroup, more or fewer than it was launched with.
+template <int kRegisters>
+__device__ __forceinline__ void set_registers() {
+  if (kRegisters > kLaunchRegs) {
+    setmaxnreg_inc_sync_aligned_u32<kRegisters>();
+  } else {
+    setmaxnreg_dec_sync_aligned_u32<kRegisters>();
   }
 }
 
@@ -197,7 +214,7 @@ struct Position {
   /// At most kCount places on.
   __device__ __forceinline__ Position ahead(int places) const {
     const int to = slot + places;
-    if (kCount == 1) return {slot, parity ^ 1};
+    if (kCount == 1) return {slot, parity ^ (places & 1)};
     return to < kCount ? Position{to, parity} : Position{to - kCount, parity ^ 1};
   }
 };
@@ -327,10 +344,11 @@ struct Outlook {
 /// The i-th head of a thread of the score and value warpgroups.
 __device__ __forceinline__ int head_of(int i, int t) { return i / 2 * 8 + 2 * t + i % 2; }
 
-/// Online softmax over rows, of the heads of a thread of the score warpgroup: 2 t, 2 t + 1 of every
+/// Online softmax over rows, of the heads of a thread of a score warpgroup: 2 t, 2 t + 1 of every
 /// eight. `scale`, at least least_scale(), is still to multiply scores s. Weights are
 /// exp((s - ref) scale): the reference, which is all threads', follows the maximum only when it
-/// lags by more than kMaxLag, since every move costs a pass over O.
+/// lags by more than kMaxLag, since every move costs a pass over O. The two groups decide on it in
+/// the order of the tiles; each has the sum over its own.
 struct Softmax {
   static constexpr float kMaxLag = 5.5f;  // weights stay below e^5.5, far from any limit of bf16
   float max[kThreadHeads];     // of this thread's rows; masked() while it saw no score above it
@@ -359,25 +377,34 @@ struct Softmax {
     return moves;
   }
 
+  /// Takes over the references as the other group left them.
+  __device__ __forceinline__ void follow(const float (&shared_ref)[kHeads], int t, float scale) {
+#pragma unroll
+    for (int i = 0; i < kThreadHeads; ++i) {
+      const float new_ref = shared_ref[head_of(i, t)];
+      if (new_ref != ref[i]) sum[i] *= factor(ref[i], new_ref, scale);
+      ref[i] = new_ref;
+    }
+  }
+
   /// Moves the references that must, by the maxima of all threads; to alpha the factors of O.
-  __device__ __forceinline__ void move(SharedMemory& smem, float (&alpha)[kHeads], int warp, int g,
-                                       int t, float scale) {
+  __device__ __forceinline__ void move(SharedMemory& smem, float (&alpha)[kHeads], int barrier,
+                                       int warp, int g, int t, float scale) {
 #pragma unroll
     for (int i = 0; i < kThreadHeads; ++i) {
       const float top = over_rows(max[i]);
       if (g == 0) smem.top[warp][head_of(i, t)] = top;
     }
-    bar_sync(kVote, kGroup);
+    bar_sync(barrier, kGroup);
 #pragma unroll
     for (int i = 0; i < kThreadHeads; ++i) {
       float top = masked();
 #pragma unroll
       for (int w = 0; w < kGroupWarps; ++w) top = max_NaN_f32(top, smem.top[w][head_of(i, t)]);
       const float new_ref = (top - ref[i]) * scale <= kMaxLag ? ref[i] : top;
-      const float factor =
-          new_ref == ref[i] ? 1.0f : natural_exp((ref[i] - subtracted(new_ref)) * scale);
-      if (warp == 0 && g == 0) alpha[head_of(i, t)] = factor;
-      ref[i] = new_ref, sum[i] *= factor;
+      const float by = new_ref == ref[i] ? 1.0f : factor(ref[i], new_ref, scale);
+      if (warp == 0 && g == 0) alpha[head_of(i, t)] = by;
+      ref[i] = new_ref, sum[i] *= by;
       // A finite score may leave its type.
       poison[i] = __fmaf_rn(subtracted(new_ref) * (scale * log2_e()), 0.0f, poison[i]);
     }
@@ -401,7 +428,7 @@ struct Softmax {
   }
 
   /// This warp's part of what the value warpgroups need at the end of a token.
-  __device__ __forceinline__ void end(float4 (&to)[kHeads], int g, int t) const {
+  __device__ __forceinline__ void end(End (&to)[kHeads], int g, int t) const {
 #pragma unroll
     for (int i = 0; i < kThreadHeads; ++i) {
       float total = sum[i];
@@ -411,10 +438,14 @@ struct Softmax {
       const unsigned poisoned = __ballot_sync(0xffffffff, poison[i] != poison[i]);
       const float not_a_number = __int_as_float(0x7fc00000);
       if (g == 0) {
-        to[head_of(i, t)] =
-            make_float4(total, poisoned >> t & 0x11111111 ? not_a_number : 0.0f, top, ref[i]);
+        to[head_of(i, t)] = {total, poisoned >> t & 0x11111111 ? not_a_number : 0.0f, top};
       }
     }
+  }
+
+  /// What weights by an old reference are multiplied by.
+  static __device__ __forceinline__ float factor(float old, float now, float scale) {
+    return natural_exp((old - subtracted(now)) * scale);
   }
 
   /// While nothing was seen 0 is subtracted, so that masked rows have the weight 0.
@@ -491,16 +522,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < kSlots; ++s) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kGroup);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.full[s]), kGatherThreads);
       mbarrier_init_shared_cta_b64(shared_address(&smem.free[s]), kValueWarps * kArrivingLanes);
     }
-    for (int i = 0; i < 2; ++i) {
-      mbarrier_init_shared_cta_b64(shared_address(&smem.q_free[i]), kGroupWarps * kArrivingLanes);
-    }
+    mbarrier_init_shared_cta_b64(shared_address(&smem.q_full), kGatherThreads);
+    mbarrier_init_shared_cta_b64(shared_address(&smem.q_free), kScoreWarps * kArrivingLanes);
     for (int i = 0; i < kPlans; ++i) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.plan_full[i]), kArrivingLanes);
       mbarrier_init_shared_cta_b64(shared_address(&smem.plan_free[i]),
-                                   2 * kGroupWarps * kArrivingLanes);
+                                   (kGatherWarps + kScoreWarps) * kArrivingLanes);
+    }
+    for (int i = 0; i < kScoreGroups; ++i) {
+      mbarrier_init_shared_cta_b64(shared_address(&smem.decided[i]), kGroupWarps * kArrivingLanes);
+      mbarrier_init_shared_cta_b64(shared_address(&smem.end_full[i]), kGroupWarps * kArrivingLanes);
     }
     for (int i = 0; i < kPBuffers; ++i) {
       mbarrier_init_shared_cta_b64(shared_address(&smem.p_full[i]), kGroupWarps * kArrivingLanes);
@@ -509,10 +543,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
   }
   __syncthreads();
 
-  if (warpgroup == kPlanGroup) {
+  if (warpgroup == kLoadGroup) setmaxnreg_dec_sync_aligned_u32<kLoadRegs>();
+  if (warpgroup == kLoadGroup && warp == kPlanWarp) {
     // -------------------------------------------------------------- plan warp
-    setmaxnreg_dec_sync_aligned_u32<kPlanRegs>();
-    if (warp > 0) return;
     const unsigned row_stride_pieces = static_cast<unsigned>(kv_row_stride_elems / kPiece);
     Position<kPlans> at;
     Outlook next;
@@ -549,7 +582,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
             for (int h = 0; h < kHalf; ++h) {
               const int r = h * kWarp + lane;
               const bool valid = column + r < length && is_valid(index[b][h], s_kv);
-              reinterpret_cast<unsigned*>(&plan.rows[r % kLines])[r / kLines] =
+              plan.rows[r % kLines][r / kLines] =
                   valid ? index[b][h] * row_stride_pieces : kUnlisted;
               listed[h] = __ballot_sync(0xffffffff, valid);
             }
@@ -570,44 +603,32 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         }
       } while (column < length);
     }
-  } else if (warpgroup == kGatherGroup) {
-    // -------------------------------------------------------------- gather warpgroup
-    setmaxnreg_dec_sync_aligned_u32<kGatherRegs>();
-    // Thread t copies piece t % 8 of the rows t / 8, t / 8 + 16, ...
+  } else if (warpgroup == kLoadGroup) {
+    // -------------------------------------------------------------- gather warps
+    if (warp >= kGatherWarps) return;
+    // Thread t copies piece t % 8 of the rows t / 8, t / 8 + 8, ...
     const int line = thread / kLinePieces, piece = thread % kLinePieces;
     const unsigned ring =
         shared_address(smem.ring) + line * kLineBytes + (piece ^ line % 8) * kPieceBytes;
     const bf16* column = kv + piece * kPiece;
     Position<kSlots> at;
     Position<kPlans> plan;
-    Position<2> item;
+    int q_parity = 1;
 #pragma unroll 1
     for (int token = blockIdx.x; token < s_q; token += gridDim.x) {
-      wait(smem.q_free[item.slot], item.parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < kQSteps; ++i) {
-        const int x = thread + i * kGroup, chunk = x / kQPieces;
-        const int head = x / kLinePieces % kHeads;
-        if (chunk < kChunks) {
-          const bool valid = head < h_q;
-          copy_piece(
-              shared_address(smem.q[item.slot][chunk][head]) + (piece ^ head % 8) * kPieceBytes,
-              q + token * q_token_stride_elems + (valid ? head : 0) * q_head_stride_elems +
-                  column_of(chunk) + piece * kPiece,
-              valid);
-        }
-      }
-      item.advance();
-
       unsigned flags;
 #pragma unroll 1
       do {
         wait(smem.plan_full[plan.slot], plan.parity);
-        const uint4 rows = smem.plan[plan.slot].rows[line];
+        unsigned row[kRowSteps];
+#pragma unroll
+        for (int r = 0; r < kRowSteps; r += 4) {
+          const uint4 four = *reinterpret_cast<const uint4*>(&smem.plan[plan.slot].rows[line][r]);
+          row[r] = four.x, row[r + 1] = four.y, row[r + 2] = four.z, row[r + 3] = four.w;
+        }
         flags = smem.plan[plan.slot].flags;
         arrive(smem.plan_free[plan.slot]);
         plan.advance();
-        const unsigned row[kRowSteps] = {rows.x, rows.y, rows.z, rows.w};
         const bf16* src[kRowSteps];
 #pragma unroll
         for (int r = 0; r < kRowSteps; ++r) {
@@ -631,131 +652,143 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
           cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.full[at.slot]));
           at.advance();
         }
+        if (flags & kFirst) {  // Q, behind what does not wait for the token before
+          wait(smem.q_free, q_parity);
+          q_parity ^= 1;
+#pragma unroll 6
+          for (int i = 0; i < kQSteps; ++i) {
+            const int x = thread + i * kGatherThreads, chunk = x / kQPieces;
+            const int head = x / kLinePieces % kHeads;
+            const bool valid = head < h_q;
+            copy_piece(shared_address(smem.q[chunk][head]) + (piece ^ head % 8) * kPieceBytes,
+                       q + token * q_token_stride_elems + (valid ? head : 0) * q_head_stride_elems +
+                           column_of(chunk) + piece * kPiece,
+                       valid);
+          }
+          cp_async_mbarrier_arrive_noinc_shared_cta_b64(shared_address(&smem.q_full));
+        }
       } while (!(flags & kLast));
     }
-  } else if (warpgroup == kScoreGroup) {
-    // -------------------------------------------------------------- score warpgroup
-    setmaxnreg_inc_sync_aligned_u32<kScoreRegs>();
+  } else if (warpgroup < kScoreGroups) {
+    // -------------------------------------------------------------- score warpgroups
+    set_registers<kScoreRegs>();
+    const int group = warpgroup, vote = kVote + group;
     Position<kSlots> at;
     Position<kPlans> plan;
-    Position<2> q_at{1, 1}, q_read;  // of the tile that is multiplied; of the last that was
+    int q_parity = 1;
     Position<kPBuffers> p_at;
     // For a slot known to be 0 ptxas takes this loop for divergent, and moves each descriptor from
     // vector registers: 450 instructions a tile more.
     if (kPBuffers == 1) p_at.slot = anew(p_at.slot);
+    const float prescale = scale == sm_scale ? 1.0f : sm_scale;  // tiny, or not positive
     Softmax rows;
     rows.reset();
     float s[kScoreChains][kScores] = {};
+    const auto await_decision = [&](int tile) { wait(smem.decided[tile % 2], tile / 2 % 2); };
 
-    // A planned tile: its flags, and of listed the bits 0 and 8 for the rows of this thread.
-    struct Tile {
-      unsigned listed, flags;
-    };
-    const auto read_plan = [&] {
+    int token = blockIdx.x;
+#pragma unroll 1
+    for (int tile = 0; token < s_q; ++tile) {
       wait(smem.plan_full[plan.slot], plan.parity);
-      const Plan& planned = smem.plan[plan.slot];
-      const Tile tile = {planned.listed[warp / 2] >> (warp % 2 * kMmaK + g), planned.flags};
+      const unsigned flags = smem.plan[plan.slot].flags;
+      // Of the rows of this thread: the bits 0 and 8.
+      const unsigned listed = smem.plan[plan.slot].listed[warp / 2] >> (warp % 2 * kMmaK + g);
       arrive(smem.plan_free[plan.slot]);
       plan.advance();
-      return tile;
-    };
-
-    // S^T = K Q^T of a tile, begun.
-    const auto multiply_tile = [&](unsigned flags) {
-      if (flags & kFirst) q_at.advance();
-      const unsigned long long q_desc =
-          matrix_descriptor_128b(shared_address(smem.q[q_at.slot]), 1, kAtomBytes);
+      if (flags & kFirst) {
+        q_parity ^= 1;
+        rows.reset();
+      }
+      if (tile % 2 == group) {
+        // S^T = K Q^T.
+        const unsigned long long q_desc =
+            matrix_descriptor_128b(shared_address(smem.q), 1, kAtomBytes);
+        wait(smem.q_full, q_parity);
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        wait(smem.full[at.slot], at.parity);
-        fence_copies();
-        const unsigned long long k_desc =
-            matrix_descriptor_128b(shared_address(smem.ring[at.slot]), 1, kAtomBytes);
-        wgmma_fence_sync_aligned();  // of all units but the first only because ptxas wants it
+        for (int u = 0; u < kUnits; ++u) {
+          const Position<kSlots> unit = at.ahead(u);
+          wait(smem.full[unit.slot], unit.parity);
+          fence_copies();
+          const unsigned long long k_desc =
+              matrix_descriptor_128b(shared_address(smem.ring[unit.slot]), 1, kAtomBytes);
+          wgmma_fence_sync_aligned();  // of all units but the first only because ptxas wants it
 #pragma unroll
-        for (int c = 0; c < kUnitChunks; ++c) {
+          for (int c = 0; c < kUnitChunks; ++c) {
 #pragma unroll
-          for (int k = 0; k < kSteps; ++k) {
-            const int chunk = u * kUnitChunks + c, step = chunk * kSteps + k;
-            if (kMultiply || step < kScoreChains) {
-              multiply(s[step % kScoreChains], k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16,
-                       q_desc + (chunk * kHeads * kLineBytes + k * kMmaKBytes) / 16,
-                       step >= kScoreChains);
+            for (int k = 0; k < kSteps; ++k) {
+              const int chunk = u * kUnitChunks + c, step = chunk * kSteps + k;
+              if (kMultiply || step < kScoreChains) {
+                multiply(s[step % kScoreChains], k_desc + (c * kChunkBytes + k * kMmaKBytes) / 16,
+                         q_desc + (chunk * kHeads * kLineBytes + k * kMmaKBytes) / 16,
+                         step >= kScoreChains);
+              }
             }
           }
         }
-        at.advance();
-      }
-      wgmma_commit_group_sync_aligned();
-    };
-
-    // Scores of a tile to P^T, and what goes with it.
-    const float prescale = scale == sm_scale ? 1.0f : sm_scale;  // tiny, or not positive
-    float x[kScores] = {};
-    const auto finish_tile = [&](unsigned flags) {
-      const bool moved = bar_red_or_pred(kVote, kGroup, rows.take(x, scale));
-      if (moved) {
-        wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
-        rows.move(smem, smem.alpha[p_at.slot], warp, g, t, scale);
-      }
-      unsigned p[kScores / 2];
-      rows.weigh(x, p, scale);
-      wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
-      // Matrix m of four: heads m / 2 * 8, rows m % 2 * 8.
-      const unsigned to = shared_address(smem.p[p_at.slot]) +
-                          (lane / 16 * 8 + lane % 8) * kLineBytes +
-                          ((2 * warp + lane / 8 % 2) ^ lane % 8) * kPieceBytes;
-      store_matrices(to, p);
-      if (flags & kLast) {
-        rows.end(smem.end[p_at.slot][warp], g, t);
-        rows.reset();
-      }
-      if (thread == 0) smem.flags[p_at.slot] = (flags & kLast) | (moved ? kMoved : 0);
-      fence_proxy_async_shared_cta();
-      arrive(smem.p_full[p_at.slot]);
-      p_at.advance();
-    };
-
-    // A tile that has landed is multiplied before the softmax of the one before it, which keeps the
-    // tensor cores busy; for one that has not, P of the one before does not wait.
-    Tile next = read_plan();
-    unsigned pending = 0;  // flags of the tile whose scores x are
-    bool is_pending = false, more = true;
-    int token = blockIdx.x;
-#pragma unroll 1
-    while (true) {
-      bool landed = false;
-      if (kLookAhead && is_pending && more) {
-        const Position<kSlots> last = at.ahead(kUnits - 1);
-        // The warps must agree.
-        landed = !bar_red_or_pred(kVote, kGroup, !has_ended(smem.full[last.slot], last.parity));
-      }
-      if (is_pending && !landed) finish_tile(pending);
-      if (!more) break;
-
-      multiply_tile(next.flags);
-      if (landed) finish_tile(pending);
-      const Tile tile = next;
-      if (tile.flags & kLast) token += gridDim.x;
-      more = token < s_q;
-      if (more) next = read_plan();
-      wgmma_wait_group_sync_aligned<0>();
-      if (tile.flags & kLast) {
-        arrive(smem.q_free[q_read.slot]);
-        q_read.advance();
-      }
+        wgmma_commit_group_sync_aligned();
+        wgmma_wait_group_sync_aligned<0>();
+        if (flags & kLast) arrive(smem.q_free);
+        float x[kScores];
 #pragma unroll
-      for (int e = 0; e < kScores; ++e) {
-        x[e] = (kScoreChains == 2 ? s[0][e] + s[kScoreChains - 1][e] : s[0][e]) * prescale;
-        if ((tile.listed >> e / 2 % 2 * 8 & 1) == 0) x[e] = masked();
+        for (int e = 0; e < kScores; ++e) {
+          x[e] = (kScoreChains == 2 ? s[0][e] + s[kScoreChains - 1][e] : s[0][e]) * prescale;
+          if ((listed >> e / 2 % 2 * 8 & 1) == 0) x[e] = masked();
+        }
+
+        // The reference: one group after the other, in the order of the tiles.
+        if (tile > 0) await_decision(tile - 1);
+        if (!(flags & kFirst)) rows.follow(smem.ref, t, scale);
+        const bool moved = bar_red_or_pred(vote, kGroup, rows.take(x, scale));
+        if (moved) {
+          wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
+          rows.move(smem, smem.alpha[p_at.slot], vote, warp, g, t, scale);
+        }
+        if ((moved || flags & kFirst) && warp == 0 && g == 0) {
+#pragma unroll
+          for (int i = 0; i < kThreadHeads; ++i) smem.ref[head_of(i, t)] = rows.ref[i];
+        }
+        arrive(smem.decided[group]);
+
+        // P^T, and what goes with it.
+        unsigned p[kScores / 2];
+        rows.weigh(x, p, scale);
+        wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
+        // Matrix m of four: heads m / 2 * 8, rows m % 2 * 8.
+        const unsigned to = shared_address(smem.p[p_at.slot]) +
+                            (lane / 16 * 8 + lane % 8) * kLineBytes +
+                            ((2 * warp + lane / 8 % 2) ^ lane % 8) * kPieceBytes;
+        store_matrices(to, p);
+        if (flags & kLast) {
+          rows.end(smem.end[p_at.slot][group * kGroupWarps + warp], g, t);
+          if (warp == 0 && g == 0) {
+#pragma unroll
+            for (int i = 0; i < kThreadHeads; ++i) {
+              smem.end_ref[p_at.slot][head_of(i, t)] = rows.ref[i];
+            }
+          }
+        }
+        if (thread == 0) smem.flags[p_at.slot] = (flags & kLast) | (moved ? kMoved : 0);
+        fence_proxy_async_shared_cta();
+        arrive(smem.p_full[p_at.slot]);
+      } else if (flags & kLast) {
+        // The end of a token in the other group's tile.
+        arrive(smem.q_free);
+        await_decision(tile);
+        rows.follow(smem.ref, t, scale);
+        wait(smem.p_free[p_at.slot], p_at.parity ^ 1);
+        rows.end(smem.end[p_at.slot][group * kGroupWarps + warp], g, t);
+        arrive(smem.end_full[group]);
       }
-      pending = tile.flags, is_pending = true;
+      at = at.ahead(kUnits);
+      p_at.advance();
+      if (flags & kLast) token += gridDim.x;
     }
   } else {
     // -------------------------------------------------------------- value warpgroups
-    setmaxnreg_inc_sync_aligned_u32<kValueRegs>();
-    const int group = warpgroup - 1;
-    Position<kSlots> at;  // of a tile's first unit
+    set_registers<kValueRegs>();
+    const int group = warpgroup - kValueGroup;
+    int tile = 0, end_parity = 0;  // a bit a score group
+    Position<kSlots> at;           // of a tile's first unit
     Position<kPBuffers> p_at;
 #pragma unroll 1
     for (int token = blockIdx.x; token < s_q; token += gridDim.x) {
@@ -816,6 +849,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
           at = at.ahead(kUnits);
           arrive(smem.p_free[p_at.slot]);
           p_at.advance();
+          ++tile;
         };
         if (!(flags & kLast)) {
           release();
@@ -823,33 +857,42 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) sparse_prefill_sm90_fe
         }
 
         // The end of a token; what goes with the last P is read while the products go on.
+        const int other = 1 - tile % 2;  // group, which has not this tile
+        wait(smem.end_full[other], end_parity >> other & 1);
+        end_parity ^= 1 << other;
         const auto end_of = [&](int head) {
-          float4 end = smem.end[p_at.slot][0][head];
+          End of_group[kScoreGroups];  // which of them has the first tile makes no difference
 #pragma unroll
-          for (int w = 1; w < kGroupWarps; ++w) {
-            const float4 other = smem.end[p_at.slot][w][head];
-            end.x += other.x, end.y += other.y, end.z = max_NaN_f32(end.z, other.z);
+          for (int i = 0; i < kScoreGroups; ++i) {
+            End& end = of_group[i];
+            end = smem.end[p_at.slot][i * kGroupWarps][head];
+#pragma unroll
+            for (int w = 1; w < kGroupWarps; ++w) {
+              const End next = smem.end[p_at.slot][i * kGroupWarps + w][head];
+              end = {end.sum + next.sum, end.poison + next.poison, max_NaN_f32(end.max, next.max)};
+            }
           }
-          return end;
+          return End{of_group[0].sum + of_group[1].sum, of_group[0].poison + of_group[1].poison,
+                     max_NaN_f32(of_group[0].max, of_group[1].max)};
         };
         float factor[kThreadHeads];
 #pragma unroll
         for (int i = 0; i < kThreadHeads; ++i) {
           const int head = head_of(i, t);
-          const float4 end = end_of(head);
+          const End end = end_of(head);
           const float sink =
               attn_sink != nullptr && head < h_q ? __ldg(attn_sink + head) : -infinity();
-          const float sum = end.x + end.y;
-          factor[i] = sum == 0.0f ? 0.0f : output_scale(end.w * scale, sum, sink);
+          const float sum = end.sum + end.poison, ref = smem.end_ref[p_at.slot][head] * scale;
+          factor[i] = sum == 0.0f ? 0.0f : output_scale(ref, sum, sink);
         }
         if (group == 0 && warp == 0 && lane < min(kHeads, h_q)) {
-          const float4 end = end_of(lane);
+          const End end = end_of(lane);
           const long long row = static_cast<long long>(token) * h_q + lane;
-          const float max = end.z * scale;
-          float log_sum = end.w * scale + logf(end.x);
+          const float max = end.max * scale;
+          float log_sum = smem.end_ref[p_at.slot][lane] * scale + logf(end.sum);
           if (max == infinity()) log_sum = max;
-          max_logits[row] = end.z == masked() ? -infinity() : max;
-          lse[row] = end.x + end.y == 0.0f ? infinity() : log_sum;
+          max_logits[row] = end.max == masked() ? -infinity() : max;
+          lse[row] = end.sum + end.poison == 0.0f ? infinity() : log_sum;
         }
         release();
         bf16* out_head = out + (static_cast<long long>(token) * h_q + g) * kDV + warp * kMmaK;

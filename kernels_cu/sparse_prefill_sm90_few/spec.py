@@ -10,25 +10,27 @@ _BASE = {
     "UNIT_CHUNKS": 3,
     "P_BUFFERS": 2,
     "VALUE_GROUPS": 2,
-    "SCORE_CHAINS": 2,
-    "LOOK_AHEAD": 0,
+    "SCORE_CHAINS": 1,
     "ARRIVING_LANES": 1,
     "L2_PREFETCH_BYTES": 256,
-    "SCORE_REGISTERS": 120,
-    "VALUE_REGISTERS": 120,
-    "GATHER_REGISTERS": 56,
-    "PLAN_REGISTERS": 64,
+    "SCORE_REGISTERS": 104,
+    "VALUE_REGISTERS": 96,
+    "LOAD_REGISTERS": 72,
     "PROXY_FENCE": 1,
     "GATHER": 1,
     "MULTIPLY": 1,
 }
 # The ring has as many units as shared memory takes.
 _HEADS = {
-    8: ({"RING_UNITS": 8}, {"RING_UNITS": 12}),
-    16: ({"RING_UNITS": 7}, {"RING_UNITS": 11}),
+    8: ({"RING_UNITS": 8, "SCORE_CHAINS": 2}, {"RING_UNITS": 13}),
+    16: ({"RING_UNITS": 8}, {"RING_UNITS": 12}),
     32: (
-        {"RING_UNITS": 6, "P_BUFFERS": 1, "SCORE_CHAINS": 1},
-        {"RING_UNITS": 9, "P_BUFFERS": 2},
+        {
+            "RING_UNITS": 7,
+            "SCORE_REGISTERS": 80,
+            "VALUE_REGISTERS": 120,
+        },
+        {"RING_UNITS": 11},
     ),
 }
 
