@@ -7,7 +7,7 @@ _CLUSTER = 8
 _PAIR = 2
 _MMA_K = 16
 _SM_COUNT = 132  # where no device is known
-_ALWAYS = 1_000_000
+_MOST = 1_000_000  # blocks an SM: more than any call has
 
 _ARGS = (
     Arg("q", "*bf16", divisible_by=16),
@@ -57,16 +57,18 @@ def _fits(variant: Variant, columns: int, parts: int, blocks: int) -> bool:
     return parts <= _CLUSTER and columns * of_block <= variant.constant("SHORT_COLUMNS")
 
 
-def _over(variant: Variant, blocks: int) -> int:
-    return variant.constant("BLOCK16_OVER_PER_SM" if blocks == 1 else "PAIR16_OVER_PER_SM")
+def _per_sm(variant: Variant, blocks: int) -> tuple[int, int]:
+    """Over how many blocks of clusters an SM a row has one block, or two; and how many of these."""
+    if blocks == 1:
+        return variant.constant("BLOCK16_OVER_PER_SM"), _MOST
+    return variant.constant("PAIR16_OVER_PER_SM"), variant.constant("PAIR16_PER_SM")
 
 
 def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     """Clusters while they are few for the SMs, 16 heads a block before 32; else a block per row.
 
     Where clusters are many for the SMs, a row that fits a block whole has one without a cluster,
-    and one whose half fits has two; over BLOCK16_OVER_PER_SM and PAIR16_OVER_PER_SM blocks each,
-    which for now is never reached unless asked for by name.
+    and one whose half fits has two, while these run in two waves.
     All give the same bits. Only clusters take more parts than they have blocks.
     """
     b, h, topk = (call.dims[n] for n in ("b", "h", "topk"))
@@ -76,12 +78,14 @@ def launches(variant: Variant, call: Call) -> tuple[Launch, ...]:
     if parts > _CLUSTER:
         return (Launch(LONG16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     by_16, by_32 = (b * _CLUSTER * -(-h // heads) for heads in (16, 32))
+    for entry, blocks in ((BLOCK16, 1), (PAIR16, _PAIR)):
+        grid = (b * blocks, -(-h // 16), 1)
+        least, most = (per_sm * sms for per_sm in _per_sm(variant, blocks))
+        if _fits(variant, columns, parts, blocks) and by_16 > least and grid[0] * grid[1] <= most:
+            return (Launch(entry.name, grid, values),)
     narrow = columns <= variant.constant("NARROW_COLUMNS")
     spread16, per_sm = (SPREAD16_NARROW, "NARROW_PER_SM") if narrow else (SPREAD16, "WIDE_PER_SM")
     if by_16 <= variant.constant(per_sm) * sms:
-        for entry, blocks in ((BLOCK16, 1), (PAIR16, _PAIR)):
-            if _fits(variant, columns, parts, blocks) and by_16 > _over(variant, blocks) * sms:
-                return (Launch(entry.name, (b * blocks, -(-h // 16), 1), values),)
         return (Launch(spread16.name, (b * _CLUSTER, -(-h // 16), 1), values),)
     if by_32 <= variant.constant("SPREAD32_PER_SM") * sms:
         return (Launch(SPREAD32.name, (b * _CLUSTER, -(-h // 32), 1), values),)
@@ -96,7 +100,7 @@ def reject(variant: Variant, call: Call) -> str | None:
         return f"it is for d = {_HEAD_DIM}, found {call.dims['d']}"
     columns, parts = _parts(call.dims["topk"], variant.constant("PART_COLUMNS"))
     for blocks in (1, _PAIR):
-        if _over(variant, blocks) == 0 and not _fits(variant, columns, parts, blocks):
+        if _per_sm(variant, blocks)[0] == 0 and not _fits(variant, columns, parts, blocks):
             most = variant.constant("SHORT_COLUMNS") * blocks
             found = columns * parts
             return f"it is for rows whose parts have at most {most} columns, found {found}"
@@ -105,7 +109,8 @@ def reject(variant: Variant, call: Call) -> str | None:
 
 def _folded(
     name: str = "folded", *, narrow_per_sm: int = 2, wide_per_sm: int = 1, spread32_per_sm: int = 3,
-    block16_over_per_sm: int = _ALWAYS, pair16_over_per_sm: int = _ALWAYS, p_terms: int = 1,
+    block16_over_per_sm: int = 1, pair16_over_per_sm: int = 1, pair16_per_sm: int = 2,
+    p_terms: int = 1,
 ) -> Variant:  # fmt: skip
     constants = {
         "P_TERMS": p_terms, "PART_COLUMNS": 80, "NARROW_COLUMNS": 48, "SHORT_COLUMNS": 192
@@ -116,9 +121,17 @@ def _folded(
         "SPREAD32_PER_SM": spread32_per_sm,
         "BLOCK16_OVER_PER_SM": block16_over_per_sm,
         "PAIR16_OVER_PER_SM": pair16_over_per_sm,
+        "PAIR16_PER_SM": pair16_per_sm,
     }
     same = None if name == "folded" or p_terms != 1 else "folded"
     return Variant(name, constants, same_bits_as=same, launch=launch)
+
+
+def _only(name: str, **per_sm: int) -> Variant:
+    """One that launches serial, or what it is given."""
+    never = {"narrow_per_sm": 0, "wide_per_sm": 0, "spread32_per_sm": 0}
+    over = {"block16_over_per_sm": _MOST, "pair16_over_per_sm": _MOST}
+    return _folded(name, **{**never, **over, **per_sm})
 
 
 KERNEL = Kernel(
@@ -129,23 +142,11 @@ KERNEL = Kernel(
     targets=("sm_90a",),
     variants=(
         _folded(),
-        _folded("folded16", narrow_per_sm=_ALWAYS, wide_per_sm=_ALWAYS, spread32_per_sm=0),
-        _folded("folded32", narrow_per_sm=0, wide_per_sm=0, spread32_per_sm=_ALWAYS),
-        _folded("serial", narrow_per_sm=0, wide_per_sm=0, spread32_per_sm=0),
-        _folded(
-            "block16",
-            narrow_per_sm=_ALWAYS,
-            wide_per_sm=0,
-            spread32_per_sm=0,
-            block16_over_per_sm=0,
-        ),
-        _folded(
-            "pair16",
-            narrow_per_sm=_ALWAYS,
-            wide_per_sm=0,
-            spread32_per_sm=0,
-            pair16_over_per_sm=0,
-        ),
+        _only("folded16", narrow_per_sm=_MOST, wide_per_sm=_MOST),
+        _only("folded32", spread32_per_sm=_MOST),
+        _only("serial"),
+        _only("block16", block16_over_per_sm=0),
+        _only("pair16", pair16_over_per_sm=0, pair16_per_sm=_MOST),
         _folded("fine", p_terms=2),
     ),
     instances=(Instance(),),
