@@ -1,17 +1,20 @@
 """Rule `beyond-arch`: what the arch of a module's target cannot give a block.
 
-Sources: CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA, Performance-Tuning Directives.
+Sources: CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA, Performance-Tuning Directives
+and setmaxnreg.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from sparsekit.errors import UsageError
 from sparsekit.model.arch import parse_arch
 from sparsekit.ptx.finding import Finding
 from sparsekit.ptx.module import Function, Module
+from sparsekit.ptx.operands import Immediate
 
 BEYOND_ARCH = "beyond-arch"
 BLOCK_REGISTERS = 65_536  # of one block, on every arch
@@ -19,6 +22,7 @@ MOST_REGISTERS = 256  # of one thread, as ptxas takes .maxnreg; code can name 25
 MOST_THREADS = 1024
 _WARP = 32
 _ALLOCATION = 256  # registers of a warp are given out in multiples of it
+_STEP = _ALLOCATION // _WARP
 
 
 def block_registers(registers: int, threads: int) -> int:
@@ -27,8 +31,15 @@ def block_registers(registers: int, threads: int) -> int:
     return warps * -(-registers * _WARP // _ALLOCATION) * _ALLOCATION
 
 
+def most_registers(threads: int) -> int:
+    """What each thread of a block of so many can be launched with."""
+    warps = -(-threads // _WARP)
+    return min(BLOCK_REGISTERS // (warps * _ALLOCATION) * _STEP, MOST_REGISTERS)
+
+
 def beyond_arch(module: Module) -> Iterator[Finding]:
-    """Static shared memory, threads and registers that no block can have."""
+    """Static shared memory, threads and registers that no block can have, and warps that are to
+    give up registers they do not have, which is an illegal instruction."""
     try:
         limit = parse_arch(module.target).shared_bytes_optin
     except UsageError:  # an arch that we do not build for
@@ -57,6 +68,14 @@ def _directives(entry: Function) -> Iterator[Finding]:
     elif registers and block_registers(registers, threads) > BLOCK_REGISTERS:
         text = f".maxnreg {registers} for {threads} threads is more than {BLOCK_REGISTERS} of an SM"
         yield _finding(entry, "warning", text)
+    most = min(registers or MOST_REGISTERS, most_registers(threads)) if threads else MOST_REGISTERS
+    for instruction in entry.instructions:
+        if not instruction.opcode.text.startswith("setmaxnreg.dec"):
+            continue
+        (left,) = (o.value for o in instruction.operands if isinstance(o, Immediate))
+        if left > most:
+            text = f"setmaxnreg.dec to {left} registers, and a thread has at most {most}"
+            yield replace(_finding(entry, "error", text), line=instruction.line)
 
 
 def _product(entry: Function, directive: str) -> int:

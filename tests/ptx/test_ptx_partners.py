@@ -7,7 +7,7 @@ import pytest
 from sparsekit.aot.record import check_ptx
 from sparsekit.errors import CompileError
 from sparsekit.ptx import BEYOND_ARCH, NO_PARTNER, lint, parse
-from sparsekit.ptx.limits import BLOCK_REGISTERS, block_registers
+from sparsekit.ptx.limits import BLOCK_REGISTERS, block_registers, most_registers
 
 HEAD = ".version 8.6\n.target sm_100a\n.address_size 64\n"
 COPY = "cp.async.cg.shared.global [%r1], [%rd1], 16;"
@@ -134,7 +134,18 @@ def test_threads_and_registers_beyond_the_arch():
     assert beyond(entry(header=".maxntid 32 .maxnreg 300"))[0][0] == "error"
 
 
+def test_more_registers_than_there_are_cannot_be_given_up():
+    fewer, more = "setmaxnreg.dec.sync.aligned.u32 128;", "setmaxnreg.dec.sync.aligned.u32 136;"
+    assert beyond(entry(fewer, header=".maxntid 512")) == []
+    told = "setmaxnreg.dec to 136 registers, and a thread has at most"
+    assert beyond(entry(more, header=".maxntid 512")) == [("error", f"{told} 128")]
+    assert beyond(entry(fewer, header=".maxntid 384 .maxnreg 120"))[0][0] == "error"
+    assert beyond(entry(more)) == []
+    assert beyond(entry(more.replace("dec", "inc"), header=".maxntid 512")) == []
+
+
 def test_registers_are_given_out_by_warps():
+    assert [most_registers(threads) for threads in (32, 384, 512, 544)] == [256, 168, 128, 120]
     assert block_registers(128, 512) == BLOCK_REGISTERS
     assert block_registers(129, 512) > BLOCK_REGISTERS
     assert block_registers(33, 33) == 2 * 5 * 256
