@@ -25,7 +25,11 @@ CASES = {
     # Nor do rows end within 256 columns of topk.
     "far ends": ({"s_q": 14, "s_kv": 400, "topk": 400}, {"indices": "mixed", "scale": 0.5}),
     # A block has more than 32 items: the lengths of some are found in the loop.
-    "batches": ({"s_q": 70, "s_kv": 60, "topk": 12}, {"indices": "mixed", "scale": 0.5}),
+    "batches": ({"s_q": 70, "s_kv": 60, "topk": 140}, {"indices": "mixed", "scale": 0.5}),
+    "batches with lengths": (
+        {"s_q": 70, "s_kv": 60, "topk": 12},
+        {"indices": "mixed", "topk_length": "hostile", "scale": 0.5},
+    ),
     "length": (
         {"s_q": 11, "s_kv": 300, "topk": 130},
         {**_MIXED, "topk_length": "hostile", "scale": -0.7},

@@ -31,10 +31,16 @@ CASES = {
     "mixed": ({"b": 2, "m": 4, "topk": 520, "n_window": 128}, _PADDED),
     "one tile each": ({"b": 2, "m": 7, "topk": 20, "n_window": 9}, _MIXED),
     "window of a tile": ({"b": 1, "m": 5, "topk": 70, "n_window": 64}, _MIXED),
-    # A block has five items and more, and the scan of each has indices in all its lanes.
+    # A block has five items and more, and some have to be scanned.
     "many": ({"b": 1, "m": 11, "topk": 130, "n_window": 65}, _MIXED),
-    # Nor does an item whose end was looked for in the loop end within 256 columns of topk.
+    # Nor do rows end within 256 columns of topk.
     "far ends": ({"b": 1, "m": 14, "topk": 400, "n_window": 65}, _MIXED),
+    # A block has more than 32 items: the lengths of some are found in the loop.
+    "batches": ({"b": 1, "m": 70, "topk": 140, "n_window": 9}, _MIXED),
+    "batches with counts": (
+        {"b": 2, "m": 35, "topk": 12, "n_window": 5},
+        {**_MIXED, "counts": "hostile"},
+    ),
     "two blocks of heads": ({"b": 2, "m": 2, "h": 72, "topk": 150, "n_window": 70}, _MIXED),
     "one query a row": ({"b": 6, "m": 1, "topk": 150, "n_window": 70}, _PADDED),
     "one query a row, counts": (

@@ -58,13 +58,17 @@ def test_every_block_of_code_runs(kernel, skip, width, d_qk):
 
 
 def why_redundant(line: int, instruction: str, text: str) -> str | None:
-    if instruction.startswith("mbarrier.test_wait"):
-        return "it chooses an order; the product waits for its units itself"
     if instruction.startswith("wgmma.fence"):
         return "behind a wait ptxas wants another, though no register was touched since the first"
     return None
 
 
+# A token's last tile is not its first, whose reference always moves, and it has the P buffer, and
+# so the ends, of the last tile of the token before; with a ring of less than three tiles, as at 576,
+# it would not be there before those ends have been read.
+TWO_TILES = ({"s_q": 9, "s_kv": 200, "topk": 120}, {"indices": "random", "scale": 0.5})
+
+
 @pytest.mark.slow
 def test_every_synchronisation_is_missed(kernel):
-    surveyed(kernel["skip", 16], 16, 576, why_redundant, [SHORT]).check(60)
+    surveyed(kernel["skip", 16], 16, 512, why_redundant, [SHORT, TWO_TILES]).check(60)

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -62,11 +63,11 @@ class Finding:
         return self.reports == 0 and self.exit_code == 0
 
 
-def subjects(tool: str, copies: Path) -> Iterator[tuple[str, str]]:
-    """Kernels that this GPU runs, each with the reference that the tool runs."""
+def subjects(tool: str, copies: Path, glob: str) -> Iterator[tuple[str, str]]:
+    """Kernels of that name that this GPU runs, each with the reference that the tool runs."""
     capability = torch.cuda.get_device_capability()
     for kernel in Catalog().kernels:
-        if not kernel.targets_for(capability):
+        if not kernel.targets_for(capability) or not fnmatchcase(kernel.qualified_name, glob):
             continue
         spec = (kernel.folder / "spec.py").read_text()
         if tool != "racecheck" or ONE_LANE not in spec:
@@ -117,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("-j", "--jobs", type=int, default=6)
+    parser.add_argument("--kernel", default="*", help="qualified names, such as cu/*_sm90*")
     asked = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on PATH")
@@ -124,7 +126,7 @@ def main() -> None:
     jobs = [
         (name, tool, ["verify", reference, "--bitwise", "--tag", "sanitize"], False)
         for tool in TOOLS
-        for name, reference in subjects(tool, copies)
+        for name, reference in subjects(tool, copies, asked.kernel)
     ]
     for fault, tool in PLANTED.items():
         arguments = ["verify", f"{FAULTY}:{fault}", "--case", "small"]
