@@ -6,11 +6,12 @@
 // weights and ends of all parts stand; a and b of all parts stand.
 #pragma once
 
-#include "parts.cuh"
+#include "sparsekit/sparse_attn_paged_decode/parts.cuh"
 
 namespace sparsekit::sparse_attn_paged_decode {
 
 enum : int {
+  kShortColumns = SK_SHORT_COLUMNS,  // of all parts of a row that fits a block whole
   kShortHeads = 16,
   kSteps = kD / kMmaK,                // of d, in Q K^T
   kMostTiles = kWarp / kMmaN,         // of a part's scores, as a lane looks up one column

@@ -17,47 +17,15 @@
 //   pair    as block, half of the parts in each of two blocks
 
 #include "sparsekit/launch_facts.cuh"
-#include "sparsekit/ptx/barrier.cuh"
-#include "sparsekit/ptx/cluster.cuh"
+#include "sparsekit/sparse_attn_paged_decode/clusters.cuh"
 
 #include "block16.cuh"
 #include "pair16.cuh"
-#include "parts.cuh"
 
 namespace sparsekit::sparse_attn_paged_decode {
 
-// ---------------------------------------------------------------- shared memory
-
-// kBuffers: parts whose rows are under way at once. kSums: sums over some of d that a score is the
-// sum of.
-template <int kHeads, int kColumns, int kBuffers, int kSums>
-struct SharedMemory {
-  union {
-    alignas(kLineBytes) bf16 kv[kBuffers][kColumns][kD];
-    alignas(kLineBytes) float out[kHeads][kOutRow];  // when all parts are done
-  };
-  union {
-    alignas(kLineBytes) bf16 q[kHeads][kD];
-    struct {  // when Q has been read
-      alignas(kChunkBytes) float score[kSums][kHeads][kColumns + kPad];
-      alignas(kChunkBytes) bf16 p[kPTerms][kHeads][kColumns + kPad];
-    };
-  };
-  alignas(kChunkBytes) float4 end[kHeads];  // M, L, whether anything is listed
-  float2 fold[kHeads];                      // a, b; in the end .x is the factor of O in out
-  unsigned char valid[kBuffers][kColumns];
-};
-
-// ---------------------------------------------------------------- barriers
-
-enum Barrier : unsigned {  // 0 is __syncthreads
-  kPartReady = 1,          // kThreads: the rows of a part stand, the part before it is done
-};
-
 // ---------------------------------------------------------------- launch facts
 
-template <int kHeads, int kColumns>
-using SharedOfOne = SharedMemory<kHeads, kColumns, 1, kHalves>;
 template <int kHeads>
 using SharedOfAll = SharedMemory<kHeads, kMostColumns, 2, kHalves * kParities>;
 using Wide16 = SharedOfOne<16, kMostColumns>;
@@ -70,81 +38,8 @@ SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_long16, sizeof(Wide16));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_serial32, sizeof(SharedOfAll<32>));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_block16, sizeof(SharedOfShort));
 SPARSEKIT_DYNAMIC_SMEM_BYTES(sparse_attn_paged_decode_pair16, sizeof(SharedOfPair));
+
 // ---------------------------------------------------------------- pieces of the kernel
-
-/// Leaves the part of this block for the cluster, then folds some heads of all its blocks.
-template <int kHeads, class Shared>
-__device__ __forceinline__ void fold_cluster(Shared& smem, const Part<kHeads>& own, int first_head,
-                                             int h, const Results& results) {
-  constexpr int kVec = 4, kVecs = kD / kVec, kHeadsOfBlock = kHeads / kMostParts;
-  constexpr int kUnits = kHeadsOfBlock * kVecs / kThreads;  // of a thread
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, rank = cluster_ctarank();
-  float sink[kUnits];  // on its way while O is written
-#pragma unroll
-  for (int v = 0; v < kUnits; ++v) {
-    const int head = first_head + rank * kHeadsOfBlock + (v * kThreads + threadIdx.x) / kVecs;
-    sink[v] = head < h ? __ldg(results.attn_sink + head) : 0.0f;
-  }
-  __syncthreads();  // O comes where the rows were
-#pragma unroll
-  for (int m = 0; m < kHeads / kMmaM; ++m) {
-#pragma unroll
-    for (int tile = 0; tile < kOutTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int head = m * kMmaM + lane / 4 + 8 * i;
-        const float* from = own.o.of[m][tile] + 2 * i;
-        *reinterpret_cast<float2*>(
-            &smem.out[head][warp * kWarpColumns + tile * kMmaN + lane % 4 * 2]) =
-            make_float2(from[0], from[1]);
-      }
-    }
-  }
-#pragma unroll
-  for (int round = 0; round < kHeads / kHeadsAtOnce; ++round) {
-    const Totals& totals = own.totals[round];
-    if (threadIdx.x % kLanesOfHead == 0) {
-      smem.end[head_of_lane(round)] =
-          make_float4(totals.max, totals.sum, own.any ? 1.0f : 0.0f, 0.0f);
-    }
-  }
-  barrier_cluster_arrive_release_aligned();
-  barrier_cluster_wait_acquire_aligned();
-
-#pragma unroll
-  for (int v = 0; v < kUnits; ++v) {
-    const int unit = v * kThreads + threadIdx.x;
-    const int of_block = rank * kHeadsOfBlock + unit / kVecs, head = first_head + of_block;
-    float4 o[kMostParts], end[kMostParts];
-#pragma unroll
-    for (int part = 0; part < kMostParts; ++part) {
-      end[part] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.end[of_block]), part));
-      o[part] = ld_shared_cluster_v4_f32(
-          mapa_shared_cluster_u32(shared_address(&smem.out[of_block][unit % kVecs * kVec]), part));
-    }
-    // A block stays until all have read its O.
-    if (v == kUnits - 1) barrier_cluster_arrive_release_aligned();
-    if (head >= h) continue;
-    Totals all;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    bool listed = false;
-#pragma unroll
-    for (int part = 0; part < kMostParts; ++part) {
-      const float2 ab = all.fold(end[part].x, end[part].y);
-      const float4 next = o[part];
-      sum.x = folded(sum.x, ab.x, next.x, ab.y), sum.y = folded(sum.y, ab.x, next.y, ab.y);
-      sum.z = folded(sum.z, ab.x, next.z, ab.y), sum.w = folded(sum.w, ab.x, next.w, ab.y);
-      listed |= end[part].z != 0.0f;
-    }
-    const float factor = factor_of(all, listed, sink[v]);
-    *reinterpret_cast<uint2*>(results.out + head * results.out_head_stride_elems +
-                              unit % kVecs * kVec) =
-        make_uint2(out_pair(sum.x, sum.y, factor), out_pair(sum.z, sum.w, factor));
-    if (unit % kVecs == 0 && results.lse != nullptr) results.lse[head] = lse_of(all, listed);
-  }
-  barrier_cluster_wait_acquire_aligned();
-}
 
 /// Writes the heads of a block that had all parts.
 template <int kHeads, class Shared>
@@ -180,79 +75,7 @@ __device__ __forceinline__ void store_block(Shared& smem, const Part<kHeads>& al
   }
 }
 
-/// Scores and weights of a part whose rows stand; then its O is part of P V. kLeast: no part has
-/// fewer columns.
-template <int kHeads, int kLeast, int kColumns, class Shared, class Q>
-__device__ __forceinline__ void multiply_part(Shared& smem, const Q& q,
-                                              const bf16 (&kv)[kColumns][kD],
-                                              const unsigned char (&valid)[kColumns], float scale,
-                                              int part_columns,
-                                              Totals (&totals)[kHeads / kHeadsAtOnce],
-                                              Out<kHeads>& part) {
-  constexpr int kGroupColumns = Q::kGroups * kMmaN;
-  constexpr int kMost = (kColumns + kGroupColumns - 1) / kGroupColumns, kSome = (kMost + 1) / 2;
-  if (kLeast <= kGroupColumns && part_columns <= kGroupColumns) {
-    q.template multiply<1>(kv, smem.score, part_columns);
-  } else if (kLeast <= kSome * kGroupColumns && part_columns <= kSome * kGroupColumns) {
-    q.template multiply<kSome>(kv, smem.score, part_columns);
-  } else {
-    q.template multiply<kMost>(kv, smem.score, part_columns);
-  }
-  __syncthreads();
-  weigh<kHeads>(smem, valid, scale, part_columns, totals);
-  __syncthreads();
-  multiply_p(smem.p, kv, part_columns, part);
-}
-
-/// The heads from first_head on of one row, a block of the cluster for each part.
-template <int kHeads, int kColumns, int kLeast>
-__device__ __forceinline__ void attend_one(const Row& row, float scale, int first_head, int h,
-                                           const Results& results) {
-  auto& smem = shared_memory<SharedOfOne<kHeads, kColumns>>();
-  const int part = cluster_ctarank();
-  const int index = part_index(row, part);
-  load_q(smem.q, row, first_head, h);
-  const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
-  cp_async_wait_group<0>();
-  Part<kHeads> own;
-  own.any = bar_red_or_pred(kPartReady, kThreads, listed);
-  if (own.any) {
-    const SharedQ<kHeads> shared_q = {smem.q};
-    multiply_part<kHeads, kLeast>(smem, shared_q, smem.kv[0], smem.valid[0], scale,
-                                  row.part_columns, own.totals, own.o);
-    fold_part<true>(own.o, own.o, smem.fold);
-  }
-  fold_cluster(smem, own, first_head, h, results);
-}
-
-/// The same, where a block of the cluster may have several parts, which it folds.
-template <int kHeads>
-__device__ __forceinline__ void attend_some(const Row& row, float scale, int first_head, int h,
-                                            const Results& results) {
-  auto& smem = shared_memory<SharedOfOne<kHeads, kMostColumns>>();
-  const int parts_of_block = (row.parts + kMostParts - 1) / kMostParts;
-  const int first = static_cast<int>(cluster_ctarank()) * parts_of_block;
-  const int end = min(first + parts_of_block, row.parts);
-  Part<kHeads> own;
-#pragma unroll 1
-  for (int part = first; part < end && part * row.part_columns < row.live; ++part) {
-    const int index = part_index(row, part);
-    __syncthreads();  // the part before has been read
-    load_q(smem.q, row, first_head, h);
-    const bool listed = gather(smem.kv[0], smem.valid[0], row, part, index);
-    cp_async_wait_group<0>();
-    if (!bar_red_or_pred(kPartReady, kThreads, listed)) continue;
-    own.any = true;
-    const SharedQ<kHeads> shared_q = {smem.q};
-    Out<kHeads> of_part;
-    multiply_part<kHeads, kMostColumns>(smem, shared_q, smem.kv[0], smem.valid[0], scale,
-                                        row.part_columns, own.totals, of_part);
-    fold_part<false>(own.o, of_part, smem.fold);
-  }
-  fold_cluster(smem, own, first_head, h, results);
-}
-
-/// The same, where a block has all parts, the next one under way.
+/// The heads from first_head on of one row in one block, the next part under way.
 template <int kHeads>
 __device__ __forceinline__ void attend_all(const Row& row, float scale, int first_head, int h,
                                            const Results& results) {

@@ -29,7 +29,6 @@ enum : int {
   kMostParts = 8,  // of a cluster, unless its blocks fold some first
   kMostColumns = SK_PART_COLUMNS,
   kNarrowColumns = SK_NARROW_COLUMNS,  // of the parts that let more blocks fit an SM
-  kShortColumns = SK_SHORT_COLUMNS,    // of all parts of a row that fits a block whole
   kWarp = 32,
   kWarps = 8,
   kThreads = kWarps * kWarp,
@@ -59,22 +58,25 @@ enum : int {
 static_assert(kPTerms == 1 || kPTerms == 2, "a weight is one bf16 or the sum of two");
 // ---------------------------------------------------------------- rows
 
+/// Rows of bf16.
 struct Pool {
   const bf16* rows;
   long long row_stride_elems;
   int count;
 };
 
-/// One row of the batch.
-struct Row {
+/// One row of the batch. A pool of another kind has a gather of its own.
+template <class AnyPool>
+struct RowOf {
   const bf16* q;
   long long q_head_stride_elems;
-  Pool window, compressed;
+  AnyPool window, compressed;
   const int* indices;
   int topk, n_window, live;  // columns from `live` on are dead
   int part_columns;          // a multiple of 16
   int parts;                 // of all columns
 };
+using Row = RowOf<Pool>;
 
 /// O of a block's heads, in the layout of the accumulators.
 template <int kHeads>
@@ -109,16 +111,17 @@ __device__ __forceinline__ int looked_up() {
   return threadIdx.x % kWarp * kWarps + threadIdx.x / kWarp;
 }
 
-__device__ __forceinline__ int part_index(const Row& row, int part) {
+template <class AnyPool>
+__device__ __forceinline__ int part_index(const RowOf<AnyPool>& row, int part) {
   const int column = looked_up();
   return column < row.part_columns
              ? load_index(row.indices, part * row.part_columns + column, row.topk)
              : -1;
 }
 
-template <int kHeads>
-__device__ __forceinline__ void load_q(bf16 (&q)[kHeads][kD], const Row& row, int first_head,
-                                       int h) {
+template <int kHeads, class AnyPool>
+__device__ __forceinline__ void load_q(bf16 (&q)[kHeads][kD], const RowOf<AnyPool>& row,
+                                       int first_head, int h) {
   const int chunk = threadIdx.x % kRowChunks;
 #pragma unroll
   for (int i = 0; i < kHeads * kRowChunks / kThreads; ++i) {
