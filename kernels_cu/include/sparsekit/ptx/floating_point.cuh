@@ -60,4 +60,12 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned short x) {
   return y;
 }
 
+/// cvt.rn.f16x2.e4m3x2 (PTX ISA "cvt"), sm_89 and later: two fp8 of 8 bits each, exact; the one in
+/// bits 0-7 to bits 0-15.
+__device__ __forceinline__ unsigned cvt_rn_f16x2_e4m3x2(unsigned short x) {
+  unsigned y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));
+  return y;
+}
+
 }  // namespace sparsekit::ptx
