@@ -64,8 +64,8 @@ def why_redundant(line: int, instruction: str, text: str) -> str | None:
 
 
 # A token's last tile is not its first, whose reference always moves, and it has the P buffer, and
-# so the ends, of the last tile of the token before; with a ring of less than three tiles, as at 576,
-# it would not be there before those ends have been read.
+# so the ends, of the last tile of the token before; with a ring of less than three tiles, as at
+# 576, it would not be there before those ends have been read.
 TWO_TILES = ({"s_q": 9, "s_kv": 200, "topk": 120}, {"indices": "random", "scale": 0.5})
 
 

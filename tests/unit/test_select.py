@@ -318,27 +318,29 @@ def test_blocks_that_have_a_row_whole_take_those_that_fit(variant, most, topk, c
 
 
 @pytest.mark.parametrize(
-    ("b", "topk", "over", "entry"),
+    ("b", "topk", "entry"),
     [
-        (8, 128, None, "spread16_narrow"), (8, 128, 1, "block16"), (8, 192, 1, "block16"),
-        (8, 193, 1, "spread16_narrow"), (4, 128, 1, "spread16_narrow"), (5, 128, 1, "block16"),
-        (8, 640, 1, "spread32"), (64, 640, 1, "serial32"), (8, 384, None, "spread16_narrow"),
+        (4, 128, "spread16_narrow"), (5, 128, "block16"), (8, 192, "block16"),
+        (999, 128, "block16"), (4, 384, "spread16_narrow"), (5, 384, "pair16"),
+        (8, 193, "pair16"), (33, 384, "pair16"), (34, 384, "serial32"), (64, 384, "serial32"),
+        (8, 640, "spread32"), (64, 640, "serial32"),
     ],
 )  # fmt: skip
-def test_short_rows_have_a_block_each_only_where_clusters_are_many_and_it_is_asked_for(
-    b, topk, over, entry
-):
+def test_short_rows_have_a_block_or_two_each_where_clusters_are_many(b, topk, entry):
     (choice,) = Catalog().resolve([DECODE])
     variant = next(v for v in choice.kernel.variants if v.name == "folded")
-    if over is not None:
-        variant = replace(variant, launch={**variant.launch, "BLOCK16_OVER_PER_SM": over})
     (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
     assert launch.entry == f"sparse_attn_paged_decode_{entry}"
-    if over is not None:
-        variant = replace(variant, launch={**variant.launch, "PAIR16_OVER_PER_SM": over})
-        (launch,) = choice.kernel.launches(variant, decode_call(b, topk))
-        pair = topk <= 384 and entry != "block16" and b > 4
-        assert launch.entry == f"sparse_attn_paged_decode_{'pair16' if pair else entry}"
+
+
+@pytest.mark.parametrize("name", ["folded16", "folded32", "serial", "block16", "pair16"])
+@pytest.mark.parametrize("b", [1, 8, 64])
+def test_a_way_that_is_named_is_always_gone(name, b):
+    (choice,) = Catalog().resolve([DECODE])
+    variant = next(v for v in choice.kernel.variants if v.name == name)
+    (launch,) = choice.kernel.launches(variant, decode_call(b, 128))
+    entries = {"folded16": "spread16_narrow", "folded32": "spread32", "serial": "serial32"}
+    assert launch.entry == f"sparse_attn_paged_decode_{entries.get(name, name)}"
 
 
 POOLS = ("window_pool", "cmp_pool")
