@@ -26,6 +26,7 @@ from sparsekit.discover import Catalog
 from sparsekit.errors import ArgumentError, ArgumentTypeError, GpuError, NoKernelError, UsageError
 from sparsekit.model.op import Case
 from sparsekit.model.results import VerifyResult
+from sparsekit.ops.sparse_attn_paged_fp8.packing import unpack
 from sparsekit.runtime.tensors import placement
 
 CPU = torch.device("cpu")
@@ -438,14 +439,23 @@ def test_every_case_of_every_op_makes_inputs_that_its_op_takes():
             checked_call(op, bind(op, [], inputs), None)
 
 
+POOLS = {
+    "sparse_prefill": ("small_512", "kv"),
+    "sparse_attn_paged": ("prefill_small", "window_pool"),
+    "sparse_attn_paged_fp8": ("decode_small", "window_pool"),
+}
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_unlisted_rows_hold_nan_and_results_do_not(op):
-    if op == "gated_pool":
+    if op not in POOLS:
         pytest.skip("it has no pool of rows")
-    case = OPS[op].case("small_512" if op == "sparse_prefill" else "prefill_small")
+    case, name = POOLS[op]
     reference = load_reference(OPS[op])
-    inputs = reference.make_inputs(case, "random")
-    pool = inputs["kv"] if op == "sparse_prefill" else inputs["window_pool"]
+    inputs = reference.make_inputs(OPS[op].case(case), "random")
+    pool = inputs[name]
+    if pool.dtype == torch.uint8:
+        pool = unpack(pool, inputs["window_page_size"])
     assert bool(torch.isnan(pool).any())
     assert bool(torch.isfinite(reference.reference(inputs)["out"]).all())
 

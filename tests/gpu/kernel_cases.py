@@ -139,6 +139,6 @@ def must_be_equal(op: Op, case: Case, output: str) -> bool:
     """
     if output == "lse":
         return False
-    if op.name == "sparse_attn_paged":
+    if op.name.startswith("sparse_attn_paged"):  # rows of bytes stay as they are; none has m != 1
         return case.dims["m"] != 1
     return case.options.get("out_dtype") != "fp32"

@@ -22,13 +22,17 @@ def verified(run_cli, *args: str) -> dict:
     return result
 
 
-@pytest.mark.parametrize("op", ["gated_pool", "sparse_attn_paged", "sparse_prefill"])
+@pytest.mark.parametrize(
+    "op", ["gated_pool", "sparse_attn_paged", "sparse_attn_paged_fp8", "sparse_prefill"]
+)
 def test_every_case_against_float64(run_cli, op):
     result = verified(run_cli, op)
     assert any(r["ok"] for r in result["results"])
 
 
-@pytest.mark.parametrize("op", ["gated_pool", "sparse_attn_paged", "sparse_prefill"])
+@pytest.mark.parametrize(
+    "op", ["gated_pool", "sparse_attn_paged", "sparse_attn_paged_fp8", "sparse_prefill"]
+)
 def test_every_pair_bit_for_bit(run_cli, op):
     result = verified(run_cli, op, "--bitwise")
     assert any("row 0" in r["against"] for r in result["results"])
