@@ -6,7 +6,7 @@
 // weights and ends of all parts stand; a and b of all parts stand.
 #pragma once
 
-#include "sparsekit/sparse_attn_paged_decode/parts.cuh"
+#include "sparsekit/sparse_attn_paged_decode/out.cuh"
 
 namespace sparsekit::sparse_attn_paged_decode {
 

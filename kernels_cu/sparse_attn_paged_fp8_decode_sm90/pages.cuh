@@ -8,7 +8,7 @@
 #pragma once
 
 #include "sparsekit/ptx/shared_store.cuh"
-#include "sparsekit/sparse_attn_paged_decode/parts.cuh"
+#include "sparsekit/sparse_attn_paged_decode/rows.cuh"
 
 namespace sparsekit::sparse_attn_paged_decode {
 
@@ -46,8 +46,8 @@ __device__ __forceinline__ PackedSource source_of(const RowOf<PagedPool>& row, i
     const unsigned char* page = pool.pages + index / pool.page_size * pool.page_stride_bytes;
     const int token = index % pool.page_size;
     source.address = reinterpret_cast<unsigned long long>(page + token * kTokenBytes);
-    source.scales = __ldg(reinterpret_cast<const uint2*>(page + pool.page_size * kTokenBytes +
-                                                         token * kScaleBytes));
+    source.scales = __ldg(
+        reinterpret_cast<const uint2*>(page + pool.page_size * kTokenBytes + token * kScaleBytes));
   }
   return source;
 }

@@ -4,7 +4,7 @@
 
 #include "sparsekit/ptx/barrier.cuh"
 #include "sparsekit/ptx/cluster.cuh"
-#include "sparsekit/sparse_attn_paged_decode/parts.cuh"
+#include "sparsekit/sparse_attn_paged_decode/out.cuh"
 
 namespace sparsekit::sparse_attn_paged_decode {
 
@@ -141,8 +141,8 @@ __device__ __forceinline__ void multiply_part(Shared& smem, const Q& q,
 
 /// The heads from first_head on of one row, a block of the cluster for each part.
 template <int kHeads, int kColumns, int kLeast, class AnyPool>
-__device__ __forceinline__ void attend_one(const RowOf<AnyPool>& row, float scale, int first_head, int h,
-                                           const Results& results) {
+__device__ __forceinline__ void attend_one(const RowOf<AnyPool>& row, float scale, int first_head,
+                                           int h, const Results& results) {
   auto& smem = shared_memory<SharedOfOne<kHeads, kColumns>>();
   const int part = cluster_ctarank();
   const int index = part_index(row, part);
@@ -162,8 +162,8 @@ __device__ __forceinline__ void attend_one(const RowOf<AnyPool>& row, float scal
 
 /// The same, where a block of the cluster may have several parts, which it folds.
 template <int kHeads, class AnyPool>
-__device__ __forceinline__ void attend_some(const RowOf<AnyPool>& row, float scale, int first_head, int h,
-                                            const Results& results) {
+__device__ __forceinline__ void attend_some(const RowOf<AnyPool>& row, float scale, int first_head,
+                                            int h, const Results& results) {
   auto& smem = shared_memory<SharedOfOne<kHeads, kMostColumns>>();
   const int parts_of_block = (row.parts + kMostParts - 1) / kMostParts;
   const int first = static_cast<int>(cluster_ctarank()) * parts_of_block;
