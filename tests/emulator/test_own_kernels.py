@@ -95,7 +95,8 @@ REACHED_ELSEWHERE = {
     "sparse_prefill_sm100": "test_sparse_prefill_sm100.py",
     "gated_pool_staged": "test_gated_pool_staged.py",
     "sparse_attn_paged_decode_sm90": "test_sparse_attn_paged_decode_sm90.py",
-    "sparse_attn_paged_fp8_decode_sm90": "test_sparse_attn_paged_fp8_decode_sm90.py",
+    "sparse_attn_paged_fp8": "test_sparse_attn_paged_fp8.py",
+    "sparse_attn_paged_fp8_decode_sm90": "test_sparse_attn_paged_fp8.py",
     "sparse_prefill_sm120": "test_sparse_prefill_sm120.py",
 }
 # Of each op with such kernels.

@@ -7,6 +7,7 @@
 //         448 e4m3
 #pragma once
 
+#include "sparsekit/ptx/floating_point.cuh"
 #include "sparsekit/ptx/shared_store.cuh"
 #include "sparsekit/sparse_attn_paged_decode/rows.cuh"
 
@@ -58,11 +59,25 @@ __device__ __forceinline__ float factor_of_scale(unsigned scale) {
   return __uint_as_float(bits);
 }
 
+/// Two e4m3, the one in bits 0-7 first, exact.
+__device__ __forceinline__ float2 pair_of_e4m3(unsigned two) {
+#if __CUDA_ARCH__ >= 890
+  const unsigned halves = cvt_rn_f16x2_e4m3x2(two);
+  return make_float2(cvt_f32_f16(halves), cvt_f32_f16(halves >> 16));
+#else
+  // As the bits of an f16 they are 2^-8 of themselves, but for NaN.
+  const auto single = [](unsigned e4m3) {
+    const float part = cvt_f32_f16((e4m3 & 0x80) << 8 | (e4m3 & 0x7f) << 7);
+    return (e4m3 & 0x7f) == 0x7f ? __int_as_float(0x7fc00000) : part * 256.0f;
+  };
+  return make_float2(single(two & 0xff), single(two >> 8 & 0xff));
+#endif
+}
+
 /// Two e4m3 times the scale, each rounded once: their product is exact in fp32.
 __device__ __forceinline__ unsigned unpacked(unsigned two, float factor) {
-  const unsigned halves = cvt_rn_f16x2_e4m3x2(two);
-  return cvt_rn_bf16x2_f32(__fmul_rn(cvt_f32_f16(halves >> 16), factor),
-                           __fmul_rn(cvt_f32_f16(halves), factor));
+  const float2 pair = pair_of_e4m3(two);
+  return cvt_rn_bf16x2_f32(__fmul_rn(pair.y, factor), __fmul_rn(pair.x, factor));
 }
 
 /// The rows of a part as bf16, zeros where nothing is listed; whether this lane's is. All rows of a

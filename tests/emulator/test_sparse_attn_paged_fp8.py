@@ -28,7 +28,10 @@ from sparsekit.ops.sparse_attn_paged_fp8.packing import (
 )
 
 NAME, BF16 = "cu/sparse_attn_paged_fp8_decode_sm90", "cu/sparse_attn_paged_decode_sm90"
+PORTABLE = "cu/sparse_attn_paged_fp8:serial"
 SPREADS = ("folded16", "folded32")
+# sm_80 converts by the bits, sm_89 and later by an instruction.
+ANYWHERE = ((f"{NAME}:folded", "sm_90a"), (PORTABLE, "sm_80"), (PORTABLE, "sm_120"))
 _MIXED = {"indices": "mixed", "sink": "special", "return_lse": True, "counts": "none"}
 _PADDED = {"q_pad": 8, "window_pool_pad": 1024, "cmp_pool_pad": 16, "topk_idxs_pad": 3}
 CASES = {
@@ -50,14 +53,17 @@ _E4M3_NAN = 0x7F  # and with a sign
 @pytest.fixture(scope="session")
 def kernel(tmp_path_factory):
     store = tmp_path_factory.mktemp("fp8-store")
-    return {v: OwnKernel(f"{NAME}:{v}", "sm_90a", store) for v in (*SPREADS, "fine")}
+    return {
+        **{v: OwnKernel(f"{NAME}:{v}", "sm_90a", store) for v in (*SPREADS, "fine")},
+        **{arch: OwnKernel(PORTABLE, arch, store) for arch in ("sm_80", "sm_120")},
+    }
 
 
 @pytest.fixture(scope="session")
 def load(tmp_path_factory):
     store = tmp_path_factory.mktemp("fp8-loaded")
-    return lambda reference: sparsekit.load(
-        reference, device="cpu", arch="sm_90a", cache_dir=store, note=print
+    return lambda reference, arch="sm_90a": sparsekit.load(
+        reference, device="cpu", arch=arch, cache_dir=store, note=print
     )
 
 
@@ -79,6 +85,9 @@ def test_right_clean_and_the_same_however_spread(kernel, name):
         for chosen in (kernel[spread] for spread in SPREADS)
     ]
     assert all(one == found[0] for one in found)
+    for arch in ("sm_80", "sm_120"):
+        one = right_and_clean(kernel[arch], make_case(kernel[arch], name), [LAZY, EAGER])
+        assert one == found[0] or name == "long"  # which folds in another order
 
 
 def any_values(pages: int, page_size: int, seed: int) -> torch.Tensor:
@@ -98,15 +107,22 @@ def padded(pages: torch.Tensor) -> torch.Tensor:
     return wide[:, : pages.shape[1]].copy_(pages)
 
 
-@pytest.mark.parametrize(("topk", "sizes"), [(21, (64, 3)), (200, (1, 128)), (720, (16, 7))])
-def test_the_bits_of_decode_over_the_rows_as_bf16(load, topk, sizes):
+@pytest.mark.parametrize(
+    ("where", "topk", "sizes"),
+    [
+        *((where, topk, sizes) for where in ANYWHERE
+          for topk, sizes in ((21, (64, 3)), (200, (1, 128)))),
+        (ANYWHERE[0], 720, (16, 7)),
+    ],
+)  # fmt: skip
+def test_the_bits_of_decode_over_the_rows_as_bf16(load, where, topk, sizes):
     random = torch.Generator().manual_seed(topk)
     pools = [any_values(300 // size, size, seed) for seed, size in enumerate(sizes)]
     q = torch.randn((2, 1, 20, COLUMNS), generator=random).bfloat16()
     sink = torch.randn(20, generator=random)
     indices = torch.randint(-20, 310, (2, 1, topk), generator=random, dtype=torch.int32)
     rest = {"attn_sink": sink, "topk_idxs": indices, "n_window": topk // 3, "return_lse": True}
-    packed = load(f"{NAME}:folded")(
+    packed = load(*where)(
         q, *pools, window_page_size=sizes[0], cmp_page_size=sizes[1], softmax_scale=0.05, **rest
     )
     rows = [unpack(pool, size) for pool, size in zip(pools, sizes, strict=True)]
@@ -117,7 +133,8 @@ def test_the_bits_of_decode_over_the_rows_as_bf16(load, topk, sizes):
 
 
 @pytest.mark.slow
-def test_every_byte_with_every_scale(load):
+@pytest.mark.parametrize("where", ANYWHERE)
+def test_every_byte_with_every_scale(load, where):
     """Rows of all finite products that bf16 holds: a list of one of them alone gives it back."""
     e4m3 = torch.tensor(
         [b for b in range(256) if b & 0x7F != _E4M3_NAN] + [0, 0], dtype=torch.uint8
@@ -135,7 +152,7 @@ def test_every_byte_with_every_scale(load):
     finite = rows.isfinite().all(1)
     assert finite.sum() > 0.95 * count
     listed = finite.nonzero().int().view(-1, 1, 1)
-    out = load(f"{NAME}:folded")(
+    out = load(*where)(
         torch.zeros((len(listed), 1, 1, COLUMNS), dtype=torch.bfloat16), pool, pool,
         torch.full((1,), -torch.inf), listed, n_window=1, window_page_size=1, cmp_page_size=1,
         softmax_scale=1.0,
@@ -151,7 +168,7 @@ def test_fine_is_right_and_clean(kernel, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("spread", [*SPREADS, "sm_80"])
 def test_any_schedule_gives_the_same(kernel, spread):
     chosen = kernel[spread]
     schedules = [LAZY, *(Schedule("random", seed) for seed in range(SEEDS))]
@@ -159,7 +176,7 @@ def test_any_schedule_gives_the_same(kernel, spread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("spread", [*SPREADS, "sm_80", "sm_120"])
 def test_every_block_of_code_runs(kernel, spread):
     chosen = kernel[spread]
     others = [
@@ -173,7 +190,8 @@ def test_every_block_of_code_runs(kernel, spread):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spread", "name"), [("folded16", "long"), ("folded16", "wide"), ("folded32", "mixed")]
+    ("spread", "name"),
+    [("folded16", "long"), ("folded16", "wide"), ("folded32", "mixed"), ("sm_80", "mixed")],
 )
 def test_every_synchronisation_is_missed(kernel, spread, name):
     chosen = kernel[spread]
