@@ -100,7 +100,9 @@ REACHED_ELSEWHERE = {
     "sparse_prefill_sm120": "test_sparse_prefill_sm120.py",
 }
 # Of each op with such kernels.
-FEW_CASES = ("length_8_*", "prefill_small", "rows_9", "decode_16_nan", "few_columns_m1")
+FEW_CASES = (
+    "length_8_*", "prefill_small", "rows_9", "decode_16_nan", "few_columns_m1", "pages_of_7_64",
+)  # fmt: skip
 
 
 @pytest.fixture(

@@ -40,7 +40,12 @@ struct PackedSource {
 
 __device__ __forceinline__ PackedSource source_of(const RowOf<PagedPool>& row, int column,
                                                   int index) {
-  const PagedPool& pool = column < row.n_window ? row.window : row.compressed;
+  const bool in_window = column < row.n_window;
+  const PagedPool pool = {
+      in_window ? row.window.pages : row.compressed.pages,
+      in_window ? row.window.page_stride_bytes : row.compressed.page_stride_bytes,
+      in_window ? row.window.page_count : row.compressed.page_count,
+      in_window ? row.window.page_size : row.compressed.page_size};
   PackedSource source = {reinterpret_cast<unsigned long long>(row.q), make_uint2(0, 0),
                          is_valid(index, pool.page_count * pool.page_size) && column < row.live};
   if (source.listed) {
